@@ -1,0 +1,84 @@
+"""Every error that oomproof raises on purpose, in one tree.
+
+OomproofError                   exit 125
+├── UsageError                  exit 2
+│   ├── InvalidSize
+│   ├── InvalidPolicy
+│   └── ConfigError
+├── LimitsError
+├── LeafUnavailable
+├── ProbeError
+├── PlanError
+├── HistoryError
+└── CommandError
+    ├── CommandNotExecutable    exit 126
+    └── CommandNotFound         exit 127
+
+A message is one line: the cause (file, value), then the way out (flag, step).
+The exit codes of 125 and above are those of ``env``, ``timeout`` and
+``docker run``: they say that the launcher failed, not the program.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class OomproofError(Exception):
+    """Base of all errors; raised directly only where no branch below fits."""
+
+    exit_code: ClassVar[int] = 125
+
+
+class UsageError(OomproofError):
+    """Raised when what the caller asked for makes no sense or cannot be granted."""
+
+    exit_code = 2
+
+
+class InvalidSize(UsageError):
+    """Raised when a text is not a size such as ``512MiB``, ``1.5G`` or ``1073741824``."""
+
+
+class InvalidPolicy(UsageError):
+    """Raised when an ``--on-oom`` policy is unknown or its percentage is out of range."""
+
+
+class ConfigError(UsageError):
+    """Raised when a configuration file or an ``OOMPROOF_*`` variable cannot be used."""
+
+
+class LimitsError(OomproofError):
+    """Raised when the memory limit is needed but no file of the kernel tells it."""
+
+
+class LeafUnavailable(OomproofError):
+    """Raised when no leaf cgroup can be made below the own one; the message says why."""
+
+
+class ProbeError(OomproofError):
+    """Raised when the probe could not start or its child broke the protocol."""
+
+
+class PlanError(OomproofError):
+    """Raised when nothing is left to give once the margin is taken off."""
+
+
+class HistoryError(OomproofError):
+    """Raised when the history was asked for explicitly and cannot be opened or written."""
+
+
+class CommandError(OomproofError):
+    """Base of the errors that say that the program itself could not be started."""
+
+
+class CommandNotExecutable(CommandError):
+    """Raised when the command exists but the kernel refuses to execute it."""
+
+    exit_code = 126
+
+
+class CommandNotFound(CommandError):
+    """Raised when the command does not exist."""
+
+    exit_code = 127
