@@ -48,7 +48,7 @@ lint: $(DEV_READY) ## linter, format, types, import rules
 	@"$(BIN)/ruff" check .
 	@"$(BIN)/ruff" format --check .
 	@"$(BIN)/mypy"
-	@"$(BIN)/lint-imports" --no-cache
+	@"$(BIN)/lint-imports" --no-cache --no-logo
 
 format: $(DEV_READY) ## apply the formatter and the safe fixes
 	@"$(BIN)/ruff" check --fix .
