@@ -32,9 +32,9 @@ def _multiplier(unit: str) -> int | None:
     if exponent == 0:
         return None
     if unit[1:] in ("", "i", "ib"):
-        return 1024**exponent
+        return 1 << (10 * exponent)
     if unit[1:] == "b":
-        return 1000**exponent
+        return int(10 ** (3 * exponent))
     return None
 
 
@@ -63,10 +63,5 @@ def format_size(size: int | None) -> str:
     sign, size = ("-", -size) if size < 0 else ("", size)
     if size < KIB:
         return f"{sign}{size} B"
-    value = float(size)
-    unit = "B"
-    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
-        value /= 1024
-        if value < 1023.995:
-            break
-    return f"{sign}{value:.2f} {unit}"
+    exponent = min((size.bit_length() - 1) // 10, len(_PREFIXES))
+    return f"{sign}{size / (1 << 10 * exponent):.2f} {_PREFIXES[exponent - 1].upper()}iB"

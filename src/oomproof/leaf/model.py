@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import signal
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
+
+from oomproof.errors import OomproofError
+
+REMOVE_TIMEOUT_S = 5.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryEvents:
     """The kernel's counters of what memory pressure did to a cgroup; None: not told here.
 
-    v2: ``memory.events`` (hierarchical) and ``memory.events.local``.
+    v2: ``memory.events``, which counts the whole subtree, removed cgroups included.
     v1: ``memory.oom_control``, whose ``oom_kill`` counts in the victim's own cgroup
-    only and is therefore summed over the subtree.
+    only; it is summed over the subtree that exists now.
     """
 
     oom_kill: int | None
     """Processes killed by the OOM killer, of any cause, in the cgroup and below."""
     oom: int | None
-    """Times the limit of this very cgroup was the reason; None where v1 does not count it."""
+    """Times that a limit in this subtree could not be kept by reclaim; v1 does not count it."""
     oom_group_kill: int | None
     max: int | None
     """Times usage was about to go over the limit (v2 ``max``, v1 ``failcnt``)."""
@@ -51,7 +62,7 @@ class Leaf(ABC):
 
     @abstractmethod
     def peak_bytes(self) -> int | None:
-        """Highest usage since the leaf was made; None on kernels that do not keep it (v2 < 5.19)."""
+        """Highest usage since the leaf was made; None where the kernel keeps none (v2 before 5.19)."""
 
     @abstractmethod
     def events(self) -> MemoryEvents:
@@ -60,26 +71,118 @@ class Leaf(ABC):
     @abstractmethod
     def watch(self) -> tuple[int, int]:
         """A file descriptor, and the ``select.poll`` mask under which it becomes ready when a
-        counter of `events` may have changed. The caller closes it; readiness is only a hint."""
+        counter of `events` may have changed. The caller closes it; readiness is only a hint:
+        it may come before the counter moves (v1), and on v1 an OOM of a cgroup nested in the
+        leaf, against a limit of its own, is not reported."""
 
     @abstractmethod
     def acknowledge(self, fd: int) -> None:
         """Consume the readiness of a descriptor from `watch` so that the next poll blocks again."""
 
-    @abstractmethod
-    def processes(self) -> list[int]:
-        """Process ids in the leaf and below it."""
+    def stat(self) -> dict[str, int]:
+        """``memory.stat`` as the kernel names it (on v1 the ``total_`` fields cover the subtree)."""
+        return read_fields(self.directory / "memory.stat")
 
-    @abstractmethod
+    def cgroups(self) -> Iterator[Path]:
+        """Directories of the subtree, deepest first, the leaf itself last."""
+        return subtree(self.directory)
+
+    def processes(self) -> list[int]:
+        """Process ids in the leaf and below it; 0 stands for one outside our pid namespace."""
+        pids: list[int] = []
+        for cgroup in self.cgroups():
+            try:
+                pids += [int(word) for word in (cgroup / "cgroup.procs").read_text().split()]
+            except OSError as error:
+                if not _is_gone(error):
+                    raise
+        return pids
+
     def kill_all(self, timeout_s: float = 10.0) -> list[int]:
         """SIGKILL everything in the leaf and below until it is empty; returns the survivors' pids."""
+        deadline = time.monotonic() + timeout_s
+        pause = _FIRST_PAUSE_S
+        while survivors := self.processes():
+            if time.monotonic() > deadline:
+                return survivors
+            self._kill(survivors)
+            time.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE_S)
+        return []
 
-    @abstractmethod
+    def _kill(self, pids: list[int]) -> None:
+        """One round of `kill_all`. New processes may appear meanwhile: the caller repeats."""
+        for pid in pids:
+            if pid > 0:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass  # it ended by itself between the reading and the killing
+
     def remove(self) -> None:
-        """Kill what is left, then remove the cgroup and all below it. Safe to call twice."""
+        """Kill what is left, then remove the cgroup and all below it. Safe to call twice.
 
-    def __enter__(self) -> Leaf:
+        Raises OomproofError when it cannot be emptied or removed in time.
+        """
+        self.kill_all(REMOVE_TIMEOUT_S)
+        deadline = time.monotonic() + REMOVE_TIMEOUT_S
+        pause = _FIRST_PAUSE_S
+        while not remove_if_empty(self.directory):
+            if time.monotonic() > deadline:
+                raise OomproofError(
+                    f"{self.directory} cannot be removed, processes {self.processes()} are still in it:"
+                    " end them, then rmdir it"
+                )
+            time.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE_S)
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.remove()
+
+
+def _is_gone(error: OSError) -> bool:
+    return error.errno in (errno.ENOENT, errno.ENODEV)
+
+
+def subtree(directory: Path) -> Iterator[Path]:
+    """Cgroups at and below `directory`, deepest first."""
+    for path, _, _ in os.walk(directory, topdown=False):
+        yield Path(path)
+
+
+def remove_if_empty(directory: Path) -> bool:
+    """Remove a cgroup and all below it; False while the kernel still finds one of them busy."""
+    for cgroup in subtree(directory):
+        try:
+            cgroup.rmdir()
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                return False
+            if not _is_gone(error):
+                raise
+    return True
+
+
+def read_fields(path: Path) -> dict[str, int]:
+    """A flat keyed file of the kernel (``key value`` lines) as a dictionary."""
+    fields: dict[str, int] = {}
+    for line in path.read_text().splitlines():
+        key, _, value = line.partition(" ")
+        fields[key] = int(value)
+    return fields
+
+
+def read_limit(path: Path) -> int | None:
+    """A single number; None for ``max`` or, on v1, the largest page counter."""
+    text = path.read_text().strip()
+    if text == "max":
+        return None
+    value = int(text)
+    return None if value >= _V1_UNLIMITED else value
+
+
+_V1_UNLIMITED = 0x7FFF_FFFF_FFFF_FFFF // 65536 * 65536
+"""``PAGE_COUNTER_MAX`` in bytes on the coarsest page size in use (64 KiB)."""

@@ -1,0 +1,61 @@
+"""Where a leaf can be made, and its name; sweeps up what a killed oomproof left behind."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from pathlib import Path
+
+from oomproof.errors import LeafUnavailable
+from oomproof.leaf import v1, v2
+from oomproof.leaf.model import Leaf, remove_if_empty
+from oomproof.limits.discovery import find_memory_cgroup
+from oomproof.limits.model import MemoryCgroup
+
+PREFIX = "oomproof-"
+_STALE_AFTER_S = 10.0
+"""An empty leaf younger than this may be one that its process has not entered yet."""
+
+
+def make_leaf(purpose: str, cgroup: MemoryCgroup | None = None) -> Leaf:
+    """Make a leaf named ``oomproof-PURPOSE-PID-N`` below `cgroup` (default: the own one).
+
+    Raises LeafUnavailable, with the reason and the way out, when that cannot be done.
+    """
+    own = cgroup or find_memory_cgroup()
+    if own is None:
+        raise LeafUnavailable("no memory cgroup of this process is visible: mount cgroupfs at /sys/fs/cgroup")
+    kind, prepare = (v1.LeafV1, v1.prepare) if own.version == 1 else (v2.LeafV2, v2.prepare)
+    try:
+        parent = prepare(own.directory)
+        _sweep(parent)
+        return kind(_make_directory(parent, purpose))
+    except OSError as error:
+        raise LeafUnavailable(
+            f"no cgroup can be made below {own.directory} ({error.strerror}): mount cgroupfs writable"
+            " and run as its owner, or go without a leaf"
+        ) from error
+
+
+def _make_directory(parent: Path, purpose: str) -> Path:
+    for number in itertools.count():
+        directory = parent / f"{PREFIX}{purpose}-{os.getpid()}-{number}"
+        try:
+            directory.mkdir()
+        except FileExistsError:
+            continue  # ours, or that of a namesake in another pid namespace
+        return directory
+    raise AssertionError("unreachable: count() does not end")
+
+
+def _sweep(parent: Path) -> None:
+    """Remove empty leaves whose maker is gone, old enough not to be in use by another pid namespace."""
+    for entry in os.scandir(parent):
+        words = entry.name.removeprefix(PREFIX).split("-")
+        if not entry.name.startswith(PREFIX) or len(words) < 3 or not words[-2].isdigit():
+            continue
+        # The time is that of the first look, or later: a leaf can seem too young, never too old.
+        is_old = time.time() - entry.stat().st_mtime > _STALE_AFTER_S
+        if is_old and not Path(f"/proc/{words[-2]}").exists():
+            remove_if_empty(Path(entry.path))
