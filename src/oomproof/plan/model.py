@@ -1,10 +1,27 @@
-"""What a plan is made of, as frozen data."""
+"""What a plan is made from and made of, as frozen data. Sizes are bytes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 SCHEMA_VERSION = 1
+
+ALLOWED_TERMS = frozenset({"available", "host_shortfall", "probe_shortfall"})
+"""Names of the terms that say what can be had; all others take something off it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """What the caller wishes; None means no wish."""
+
+    budget_bytes: int | None = None
+    """Exactly this (``--budget``), margin or not; an error when it is above what is allowed."""
+    cap_bytes: int | None = None
+    """Never more than this (``--cap``)."""
+    floor_bytes: int | None = None
+    """The program needs at least this (``--floor``): an error when it cannot be had."""
+    margin_floor_bytes: int | None = None
+    """The margin is never less than this (``--margin-floor``); None: `budget.default_margin_floor`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,30 +34,28 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanRequest:
-    """What the caller wishes. Sizes in bytes; None means no wish."""
-
-    budget_bytes: int | None = None
-    """Take exactly this (``--budget``); an error when it is above the limit."""
-    cap_bytes: int | None = None
-    """Never more than this (``--cap``)."""
-    margin_floor_bytes: int | None = None
-    """The margin is never less than this; None: the default of `plan.budget`."""
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """One budget, and terms that add up to it exactly."""
 
-    budget_bytes: int
     terms: tuple[Term, ...]
+    probed: bool
+    """Whether a probe had a say; without one the budget rests on what check allows alone."""
     notices: tuple[str, ...] = ()
-    probed: bool = False
+
+    @property
+    def budget_bytes(self) -> int:
+        """The one number."""
+        return sum(term.bytes for term in self.terms)
 
     @property
     def allowed_bytes(self) -> int:
-        """What the more conservative of check and probe allows, before any margin."""
+        """What the more conservative of check and probe allows, before anything is taken off."""
         return sum(term.bytes for term in self.terms if term.name in ALLOWED_TERMS)
+
+    @property
+    def margin_bytes(self) -> int:
+        """All that was taken off what is allowed, whatever the reason."""
+        return self.allowed_bytes - self.budget_bytes
 
     def as_json(self) -> dict[str, object]:
         """The public JSON document of ``oomproof plan --json``."""
@@ -51,7 +66,3 @@ class Plan:
             "probed": self.probed,
             "notices": list(self.notices),
         }
-
-
-ALLOWED_TERMS = frozenset({"available", "host_shortfall", "probe_shortfall"})
-"""Names of the terms that say what can be had; all others take something off it."""

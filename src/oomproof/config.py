@@ -1,0 +1,195 @@
+"""Settings of the launching verbs: one table; flag wins over environment over file.
+
+A setting named ``margin_floor`` is the flag ``--margin-floor``, the variable
+``OOMPROOF_MARGIN_FLOOR`` and the key ``margin-floor`` of a TOML file (``--config FILE`` or
+``OOMPROOF_CONFIG``). Not covered: what the settings mean to the rooms that take them.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oomproof.errors import ConfigError, UsageError
+from oomproof.units import parse_size
+
+if TYPE_CHECKING:
+    import argparse
+
+ENVIRONMENT_PREFIX = "OOMPROOF_"
+CONFIG_VARIABLE = "OOMPROOF_CONFIG"
+NOT_SETTINGS = frozenset({CONFIG_VARIABLE, "OOMPROOF_BUDGET_BYTES", "OOMPROOF_ATTEMPT", "OOMPROOF_STATE_DIR"})
+"""Variables of ours that are not in the table: what the program is told, and where state lives."""
+
+Value = Any
+"""What a setting's `parse` returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table."""
+
+    name: str
+    parse: Callable[[str], Value]
+    """Raises UsageError or ValueError when the text cannot be used."""
+    default: Value
+    help: str
+    metavar: str | None = None
+    """None: a switch, ``--name`` and ``--no-name``."""
+
+    @property
+    def flag(self) -> str:
+        """On the command line."""
+        return "--" + self.key
+
+    @property
+    def variable(self) -> str:
+        """In the environment."""
+        return ENVIRONMENT_PREFIX + self.name.upper()
+
+    @property
+    def key(self) -> str:
+        """In a file."""
+        return self.name.replace("_", "-")
+
+
+def parse_switch(text: str) -> bool:
+    """``1/true/yes/on`` and ``0/false/no/off``; raises ValueError."""
+    word = text.strip().lower()
+    if word in ("1", "true", "yes", "on"):
+        return True
+    if word in ("0", "false", "no", "off", ""):
+        return False
+    raise ValueError("write true or false")
+
+
+def parse_count(text: str) -> int:
+    """A whole number from 0 up; raises ValueError."""
+    if not (text.isascii() and text.isdigit()) or len(text) > 9:
+        raise ValueError("write a whole number from 0 up")
+    return int(text)
+
+
+def parse_seconds(text: str) -> float:
+    """A number of seconds from 0 up, such as ``10`` or ``0.5``; raises ValueError."""
+    seconds = float(text)
+    if not 0 <= seconds <= 1e9:
+        raise ValueError("write seconds from 0 up")
+    return seconds
+
+
+def parse_command(text: str) -> tuple[str, ...]:
+    """A command line split as a POSIX shell splits words; nothing else is expanded."""
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise ValueError(f"{error}: quote it as for a shell") from error
+    if not words:
+        raise ValueError("write a command")
+    return words
+
+
+LIMIT = Setting("limit", parse_size, None, "put this limit on the program's own leaf cgroup", "SIZE")
+BUDGET = Setting(
+    "budget", parse_size, None, "start with exactly this budget instead of a planned one", "SIZE"
+)
+CAP = Setting("cap", parse_size, None, "never plan more than this", "SIZE")
+FLOOR = Setting("floor", parse_size, None, "the program needs at least this", "SIZE")
+MARGIN_FLOOR = Setting(
+    "margin_floor", parse_size, None, "smallest margin (default: 3 %%, at least 32MiB)", "SIZE"
+)
+PROBE_RESULT = Setting("probe_result", Path, None, "take the probe's result from this JSON file", "FILE")
+
+PLANNING = (LIMIT, BUDGET, CAP, FLOOR, MARGIN_FLOOR, PROBE_RESULT)
+"""Settings that shape the budget."""
+
+
+def probe_setting(default: bool) -> Setting:
+    """Whether to probe first: verbs differ in their default."""
+    return Setting("probe", parse_switch, default, f"probe first ({'on' if default else 'off'} by default)")
+
+
+def add_flags(parser: argparse.ArgumentParser, settings: Sequence[Setting]) -> None:
+    """A flag for each setting; none has a default, so that `resolve` can tell what was given."""
+    import argparse  # noqa: PLC0415 - only the command line needs it
+
+    parser.add_argument("--config", metavar="FILE", help="TOML file with any of these settings")
+    for setting in settings:
+        if setting.metavar is None:
+            parser.add_argument(
+                setting.flag, dest=setting.name, action=argparse.BooleanOptionalAction, help=setting.help
+            )
+        else:
+            parser.add_argument(setting.flag, dest=setting.name, metavar=setting.metavar, help=setting.help)
+
+
+def resolve(
+    settings: Sequence[Setting], flags: Mapping[str, object], environ: Mapping[str, str]
+) -> dict[str, Value]:
+    """The value of each setting, by name: from `flags`, else `environ`, else the file, else its default.
+
+    Raises ConfigError (or the UsageError of the value's own parser), naming the flag,
+    variable or key at fault.
+    """
+    file = flags.get("config") or environ.get(CONFIG_VARIABLE)
+    from_file = _read_file(Path(str(file)), settings) if file else {}
+    values: dict[str, Value] = {}
+    for setting in settings:
+        flag, variable = flags.get(setting.name), environ.get(setting.variable)
+        if flag is not None:
+            values[setting.name] = _parse(setting, flag, setting.flag)
+        elif variable is not None:
+            values[setting.name] = _parse(setting, variable, setting.variable)
+        elif setting.key in from_file:
+            values[setting.name] = _parse(setting, from_file[setting.key], f"{file}: {setting.key}")
+        else:
+            values[setting.name] = setting.default
+    return values
+
+
+def unknown_variables(settings: Sequence[Setting], environ: Mapping[str, str]) -> list[str]:
+    """``OOMPROOF_*`` variables that name no setting: most likely misspelt."""
+    known = {setting.variable for setting in settings} | NOT_SETTINGS
+    return sorted(name for name in environ if name.startswith(ENVIRONMENT_PREFIX) and name not in known)
+
+
+def _parse(setting: Setting, value: object, where: str) -> Value:
+    if isinstance(value, bool):
+        if setting.metavar is not None:
+            raise ConfigError(f"{where}: {value} is a switch's value, write {setting.metavar}")
+        return value
+    if isinstance(value, list):
+        if setting.parse is not parse_command or not all(isinstance(word, str) for word in value):
+            raise ConfigError(
+                f"{where}: a list is no value for it, write {setting.metavar or 'true or false'}"
+            )
+        if not value:
+            raise ConfigError(f"{where}: the list is empty, write a command")
+        return tuple(value)
+    try:
+        return setting.parse(str(value))
+    except UsageError as error:
+        raise type(error)(f"{where}: {error}") from error
+    except ValueError as error:
+        raise ConfigError(f"{where}: {value!r} cannot be used: {error}") from error
+
+
+def _read_file(path: Path, settings: Sequence[Setting]) -> dict[str, object]:
+    import tomllib  # noqa: PLC0415 - most starts have no file
+
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}: name a readable TOML file with --config") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+    known = sorted(setting.key for setting in settings)
+    for key, value in document.items():
+        if key not in known:
+            raise ConfigError(f"{path}: there is no setting {key!r}: the settings are {', '.join(known)}")
+        if not isinstance(value, (str, int, float, bool, list)):
+            raise ConfigError(f"{path}: {key}: a {type(value).__name__} is no value for it")
+    return document

@@ -1,0 +1,217 @@
+"""The history file: SQLite, in the state directory, safe for several oomproofs at once.
+
+An attempt is committed as started before its program exists, so that a death of the
+whole container leaves a started attempt without an end.
+Not covered: what to do when the file cannot be used, see `record`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sqlite3
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from oomproof.errors import HistoryError
+
+STATE_VARIABLE = "OOMPROOF_STATE_DIR"
+FILE_NAME = "history.sqlite3"
+SCHEMA_VERSION = 1
+BUSY_TIMEOUT_S = 5.0
+
+_SCHEMA = """
+CREATE TABLE runs (
+    id INTEGER PRIMARY KEY,
+    started_at TEXT NOT NULL,
+    verb TEXT NOT NULL,
+    command TEXT NOT NULL,
+    host TEXT NOT NULL,
+    boot_id TEXT,
+    supervisor_pid INTEGER NOT NULL,
+    limit_bytes INTEGER,
+    planned_bytes INTEGER NOT NULL
+) STRICT;
+CREATE TABLE attempts (
+    id INTEGER PRIMARY KEY,
+    run_id INTEGER NOT NULL REFERENCES runs (id),
+    attempt INTEGER NOT NULL,
+    budget_bytes INTEGER NOT NULL,
+    started_at TEXT NOT NULL,
+    ended_at TEXT,
+    verdict TEXT,
+    confidence TEXT,
+    exit_code INTEGER,
+    signal INTEGER,
+    oom_kills INTEGER,
+    peak_bytes INTEGER,
+    duration_s REAL,
+    next_budget_bytes INTEGER,
+    evidence TEXT
+) STRICT;
+CREATE INDEX attempts_of_run ON attempts (run_id, attempt);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One call of a launching verb. Sizes in bytes."""
+
+    verb: str
+    command: tuple[str, ...]
+    limit_bytes: int | None
+    planned_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended, in the words of the event stream. Sizes in bytes."""
+
+    verdict: str
+    confidence: str
+    exit_code: int | None
+    signal: int | None
+    oom_kills: int | None
+    peak_bytes: int | None
+    duration_s: float
+    next_budget_bytes: int | None
+    evidence: tuple[str, ...]
+
+
+def default_path(environ: Mapping[str, str]) -> Path:
+    """``OOMPROOF_STATE_DIR``, else the user's state directory, else ``/var/lib/oomproof``."""
+    if directory := environ.get(STATE_VARIABLE):
+        return Path(directory) / FILE_NAME
+    if state_home := environ.get("XDG_STATE_HOME"):
+        return Path(state_home) / "oomproof" / FILE_NAME
+    home = environ.get("HOME")
+    if home and home != "/":
+        return Path(home) / ".local" / "state" / "oomproof" / FILE_NAME
+    return Path("/var/lib/oomproof") / FILE_NAME
+
+
+class History:
+    """An open history file. Every method commits before it returns; sqlite3.Error passes through."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    @classmethod
+    def open(cls, path: Path) -> History:
+        """Open or create the file and its directory.
+
+        Raises OSError or sqlite3.Error when that cannot be done (sqlite3.DatabaseError that is
+        no OperationalError: the file is damaged), HistoryError when a newer oomproof wrote it.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+        try:
+            # FULL: a started attempt must survive the power being cut, not only a kill.
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            _migrate(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+        return cls(connection)
+
+    def close(self) -> None:
+        """Release the file."""
+        self._connection.close()
+
+    def run_started(self, run: Run) -> int:
+        """Write down a run; returns its id."""
+        return self._insert(
+            "runs",
+            started_at=_now(),
+            verb=run.verb,
+            command=json.dumps(run.command),
+            host=socket.gethostname(),
+            boot_id=_boot_id(),
+            supervisor_pid=os.getpid(),
+            limit_bytes=run.limit_bytes,
+            planned_bytes=run.planned_bytes,
+        )
+
+    def attempt_started(self, run_id: int, attempt: int, budget_bytes: int) -> int:
+        """Write down that attempt number `attempt` (from 1) is about to start; returns its id."""
+        return self._insert(
+            "attempts", run_id=run_id, attempt=attempt, budget_bytes=budget_bytes, started_at=_now()
+        )
+
+    def attempt_ended(self, attempt_id: int, outcome: Outcome) -> None:
+        """Write down how it ended."""
+        self._connection.execute(
+            "UPDATE attempts SET ended_at = ?, verdict = ?, confidence = ?, exit_code = ?, signal = ?,"
+            " oom_kills = ?, peak_bytes = ?, duration_s = ?, next_budget_bytes = ?, evidence = ?"
+            " WHERE id = ?",
+            (
+                _now(),
+                outcome.verdict,
+                outcome.confidence,
+                outcome.exit_code,
+                outcome.signal,
+                outcome.oom_kills,
+                outcome.peak_bytes,
+                outcome.duration_s,
+                outcome.next_budget_bytes,
+                json.dumps(outcome.evidence),
+                attempt_id,
+            ),
+        )
+
+    def attempts(self) -> list[dict[str, object]]:
+        """All attempts with the facts of their run, oldest first."""
+        cursor = self._connection.execute(
+            "SELECT runs.verb, runs.command, runs.host, runs.limit_bytes, attempts.*"
+            " FROM attempts JOIN runs ON runs.id = attempts.run_id ORDER BY attempts.id"
+        )
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor]
+
+    def _insert(self, table: str, **values: object) -> int:
+        columns, marks = ", ".join(values), ", ".join("?" * len(values))
+        statement = f"INSERT INTO {table} ({columns}) VALUES ({marks})"  # noqa: S608 - names from this file
+        row_id = self._connection.execute(statement, _sql_values(values)).lastrowid
+        assert row_id is not None  # noqa: S101 - an INSERT that did not raise has one
+        return row_id
+
+
+def _sql_values(values: Mapping[str, object]) -> Sequence[object]:
+    return list(values.values())
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Bring the file to SCHEMA_VERSION. Others may be doing the same at this moment."""
+    if _version(connection) < SCHEMA_VERSION:
+        connection.execute("BEGIN IMMEDIATE")
+        if _version(connection) == 0:
+            for statement in filter(str.strip, _SCHEMA.split(";")):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        connection.execute("COMMIT")
+    if _version(connection) > SCHEMA_VERSION:
+        raise HistoryError(
+            f"{path} was written by a newer oomproof (schema {_version(connection)}, this one knows"
+            f" {SCHEMA_VERSION}): upgrade oomproof, or name another file with --history"
+        )
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def _now() -> str:
+    return datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="milliseconds")
+
+
+def _boot_id() -> str | None:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None  # masked in some containers; the record is complete without it

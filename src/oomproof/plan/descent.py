@@ -1,0 +1,79 @@
+"""The next budget after an OOM kill: smaller by a stated rule, never below a floor.
+
+Not covered: whether a death was an OOM kill (`oomproof.launch.verdict`), and budgets
+learned over several runs.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+
+from oomproof.errors import InvalidPolicy
+from oomproof.plan.budget import default_margin_floor
+from oomproof.plan.model import Plan
+
+FLOOR_SHARE = Fraction(1, 4)
+"""No budget below this share of the first one: a program that dies there has another problem."""
+
+_POLICY = re.compile(r"(?P<rule>[a-z]+):(?P<percent>\d{1,6}(?:\.\d{1,6})?)%", re.ASCII)
+
+
+class Rule(StrEnum):
+    """What a policy changes after a kill."""
+
+    SHRINK = "shrink"
+    """The budget becomes (100 - P) % of what it was."""
+    MARGIN = "margin"
+    """The margin becomes (100 + P) % of what it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """``shrink:10%`` or ``margin:50%``, parsed."""
+
+    rule: Rule
+    percent: Fraction
+
+    def __str__(self) -> str:
+        return f"{self.rule.value}:{float(self.percent):g}%"
+
+
+def parse_policy(text: str) -> Policy:
+    """Turn ``"shrink:10%"`` or ``"margin:50%"`` into a Policy; raises InvalidPolicy."""
+    match = _POLICY.fullmatch(text.strip())
+    rules = [rule.value for rule in Rule]
+    if match is None or match["rule"] not in rules:
+        raise InvalidPolicy(f"{text!r} is not a policy: write shrink:P% or margin:P%, for example shrink:10%")
+    policy = Policy(Rule(match["rule"]), Fraction(match["percent"]))
+    if not policy.percent or (policy.rule is Rule.SHRINK and policy.percent >= 100):
+        raise InvalidPolicy(
+            f"{text!r} would change nothing or leave nothing: both rules take more than 0 %, shrink less than 100 %"
+        )
+    return policy
+
+
+def next_budget(policy: Policy, plan: Plan, budget_bytes: int, floor_bytes: int | None = None) -> int | None:
+    """The budget to try after `budget_bytes` was too much; None when none is left above the floor.
+
+    Rounded down to the byte, and always smaller than `budget_bytes`. `floor_bytes` replaces
+    the default floor, a quarter of the plan's budget.
+    """
+    if policy.rule is Rule.SHRINK:
+        smaller = int(budget_bytes * (100 - policy.percent) / 100)
+    else:
+        # A budget that was asked for above what can be had left no margin to grow.
+        margin = plan.allowed_bytes - budget_bytes
+        grown = (
+            margin * (100 + policy.percent) / 100 if margin > 0 else default_margin_floor(plan.allowed_bytes)
+        )
+        smaller = plan.allowed_bytes - _ceil(grown)
+    smaller = min(smaller, budget_bytes - 1)
+    floor = floor_bytes if floor_bytes is not None else _ceil(plan.budget_bytes * FLOOR_SHARE)
+    return smaller if smaller >= max(floor, 1) else None
+
+
+def _ceil(number: Fraction | int) -> int:
+    return -(-number // 1)
