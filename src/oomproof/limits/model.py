@@ -76,6 +76,8 @@ class Notice:
     code: str
     message: str
     source: str | None = None
+    value_bytes: int | None = None
+    """The size it speaks of, where there is one (hints)."""
 
 
 @dataclass(frozen=True, slots=True)
