@@ -1,0 +1,189 @@
+"""The kernel's counters of OOM kills around an attempt: the leaf's, the own cgroup's, the host's.
+
+Not covered: what a rise of a counter means, see `oomproof.launch.verdict`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+from oomproof.launch.model import Kills, Scope
+from oomproof.leaf import Leaf, MemoryEvents
+from oomproof.leaf.model import read_fields
+from oomproof.leaf.v1 import LeafV1
+from oomproof.leaf.v2 import LeafV2
+from oomproof.limits.discovery import find_memory_cgroup
+
+_VMSTAT = Path("/proc/vmstat")
+"""Its ``oom_kill`` counts every OOM kill on this kernel (Linux 4.13)."""
+
+
+class Counters(Protocol):
+    """A counter read at the start of an attempt (by making the object) and at its end."""
+
+    def kills_so_far(self) -> int:
+        """Kills since the start."""
+        ...
+
+    def watch(self) -> tuple[int, int] | None:
+        """As `Leaf.watch`; None where the kernel does not notify."""
+        ...
+
+    def acknowledge(self, fd: int) -> None:
+        """As `Leaf.acknowledge`."""
+        ...
+
+    def finish(self, ours: Iterable[int]) -> Kills:
+        """The difference; `ours` are processes that do not count as foreign."""
+        ...
+
+
+def counters_for(leaf: Leaf | None, ours: Iterable[int]) -> Counters | None:
+    """The narrowest counters that can be read here, started; None when there are none."""
+    if leaf is not None:
+        if leaf.events().oom_kill is not None:
+            return LeafCounters(leaf)
+    else:
+        cgroup = find_memory_cgroup()
+        if cgroup is not None:
+            own = LeafV1(cgroup.directory) if cgroup.version == 1 else LeafV2(cgroup.directory)
+            try:
+                return OwnCounters(own, ours)
+            except (OSError, LookupError):
+                pass  # no counter in that directory (v1 before 4.13, the root of v2): the host's is left
+    try:
+        return HostCounters()
+    except (OSError, LookupError):
+        return None  # no /proc/vmstat, or one without oom_kill: nothing counts here
+
+
+class LeafCounters:
+    """Of a leaf that holds the attempt alone."""
+
+    def __init__(self, leaf: Leaf) -> None:
+        self._leaf = leaf
+        self._before = leaf.events()
+        self._refused_before = _refused_charges(leaf)
+
+    def kills_so_far(self) -> int:
+        """See `Counters`."""
+        return (self._leaf.events().oom_kill or 0) - (self._before.oom_kill or 0)
+
+    def watch(self) -> tuple[int, int] | None:
+        """See `Counters`."""
+        return self._leaf.watch()
+
+    def acknowledge(self, fd: int) -> None:
+        """See `Counters`."""
+        self._leaf.acknowledge(fd)
+
+    def finish(self, ours: Iterable[int]) -> Kills:  # noqa: ARG002  nobody else is in there
+        """See `Counters`."""
+        after = self._leaf.events()
+        limit = self._leaf.limit_bytes()
+        return Kills(
+            scope=Scope.LEAF,
+            source=str(_events_file(self._leaf)),
+            before=self._before.oom_kill or 0,
+            after=after.oom_kill or 0,
+            own_limit_reached=self._own_limit_reached(after, limit),
+            limit_bytes=limit,
+            group_kill=(after.oom_group_kill or 0) > (self._before.oom_group_kill or 0),
+            alone=True,
+        )
+
+    def _own_limit_reached(self, after: MemoryEvents, limit: int | None) -> bool:
+        """v2 counts such events in ``oom``; v1 does not, but without a refused charge there was none."""
+        if limit is None:
+            return False
+        if after.oom is not None:
+            return after.oom > (self._before.oom or 0)
+        return _refused_charges(self._leaf) > self._refused_before
+
+
+class OwnCounters:
+    """Of the cgroup that oomproof itself runs in, which others may share."""
+
+    def __init__(self, own: Leaf, ours: Iterable[int]) -> None:
+        self._own = own
+        self._before = self._count()
+        self._alone_before = self._alone(ours)
+
+    def kills_so_far(self) -> int:
+        """See `Counters`."""
+        return self._count() - self._before
+
+    def watch(self) -> tuple[int, int] | None:
+        """See `Counters`. v1 wants a cgroupfs that can be written to."""
+        try:
+            return self._own.watch()
+        except OSError:
+            return None
+
+    def acknowledge(self, fd: int) -> None:
+        """See `Counters`."""
+        self._own.acknowledge(fd)
+
+    def finish(self, ours: Iterable[int]) -> Kills:
+        """See `Counters`."""
+        return Kills(
+            scope=Scope.OWN,
+            source=str(_events_file(self._own)),
+            before=self._before,
+            after=self._count(),
+            alone=self._alone_before and self._alone(ours),
+        )
+
+    def _count(self) -> int:
+        # Of this very cgroup: v1 counts a victim where it lives, and v2's file includes all below.
+        return read_fields(_events_file(self._own))["oom_kill"]
+
+    def _alone(self, ours: Iterable[int]) -> bool:
+        return not set(self._own.processes()) - set(ours)
+
+
+class HostCounters:
+    """Of the whole kernel."""
+
+    def __init__(self) -> None:
+        self._before = self._count()
+
+    def kills_so_far(self) -> int:
+        """See `Counters`: others' kills are no reason to act, so none is reported meanwhile."""
+        return 0
+
+    def watch(self) -> tuple[int, int] | None:
+        """See `Counters`."""
+        return None
+
+    def acknowledge(self, fd: int) -> None:
+        """See `Counters`."""
+
+    def finish(self, ours: Iterable[int]) -> Kills:  # noqa: ARG002  the whole host is never ours
+        """See `Counters`."""
+        return Kills(Scope.HOST, str(_VMSTAT), self._before, self._count(), alone=False)
+
+    def _count(self) -> int:
+        return read_fields(_VMSTAT)["oom_kill"]
+
+
+def _events_file(leaf: Leaf) -> Path:
+    return leaf.directory / ("memory.oom_control" if isinstance(leaf, LeafV1) else "memory.events")
+
+
+def _refused_charges(leaf: Leaf) -> int:
+    """How often v1 could not charge against the leaf's own limits; with equal limits memsw fails first."""
+    refused = 0
+    for name in ("memory.failcnt", "memory.memsw.failcnt"):
+        file = leaf.directory / name
+        if file.exists():
+            refused += int(file.read_text())
+    return refused
+
+
+def own_pids() -> frozenset[int]:
+    """This process alone; its descendants are for the caller to add."""
+    return frozenset({os.getpid()})

@@ -1,0 +1,241 @@
+"""What was seen of an attempt and what it means, as frozen data: no file is read here.
+
+Sizes are bytes, times are seconds; None means that nobody can tell.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    """What ended an attempt. Separate from the exit status: both are reported."""
+
+    EXITED = "exited"
+    """The main process ended by itself and nothing speaks for a lack of memory."""
+    SIGNALLED = "signalled"
+    """A signal other than SIGKILL ended the main process and did not come through oomproof."""
+    OOM_KILL = "oom_kill"
+    """The kernel's OOM killer killed at least one process of the attempt."""
+    OOM_SUSPECTED = "oom_suspected"
+    """The kernel's OOM killer struck nearby and the death fits, but another victim is possible."""
+    IN_PROCESS_OOM = "in_process_oom"
+    """The program says itself that it ran out of memory (only by rules that were asked for)."""
+    KILLED_UNKNOWN = "killed_unknown"
+    """SIGKILL by somebody, without any evidence of the OOM killer."""
+    STOPPED = "stopped"
+    """Ended because somebody asked oomproof to end it, or because its time was up."""
+    NOT_STARTED = "not_started"
+    """The program never ran."""
+
+
+class Confidence(StrEnum):
+    """How sure a verdict is."""
+
+    CERTAIN = "certain"
+    """The kernel's own counter of a cgroup that held this attempt alone, or our own act."""
+    HIGH = "high"
+    """Another explanation needs an unlikely coincidence."""
+    MEDIUM = "medium"
+    """The most likely explanation; good enough to start again with a smaller budget."""
+    LOW = "low"
+    """One explanation among several; nothing is changed because of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a process ended: exactly one of the two is set."""
+
+    code: int | None = None
+    signal: int | None = None
+
+    @classmethod
+    def from_wait_status(cls, wait_status: int) -> Exit:
+        """From the status of ``wait4``."""
+        code = os.waitstatus_to_exitcode(wait_status)
+        return cls(code=code) if code >= 0 else cls(signal=-code)
+
+    @property
+    def status(self) -> int:
+        """The exit status as a shell reports it: the code, or 128 + signal."""
+        if self.signal is not None:
+            return 128 + self.signal
+        return self.code or 0
+
+    def __str__(self) -> str:
+        if self.signal is not None:
+            return f"died of {signal_name(self.signal)}"
+        return f"exited with {self.code}"
+
+
+class StopReason(StrEnum):
+    """Why oomproof itself ended an attempt."""
+
+    STOP = "stop"
+    """A signal was sent to oomproof and passed on."""
+    TIMEOUT = "timeout"
+    """The attempt ran longer than it was allowed to."""
+    KILL_INSIDE = "kill_inside"
+    """A process of the attempt was killed by the OOM killer while the main process ran on."""
+    CANCELLED = "cancelled"
+    """Another part of the same run made the attempt pointless."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopMark:
+    """Our own mark on an attempt that we ended or passed a signal to."""
+
+    signal: int
+    reason: StopReason
+    seconds_before_end: float
+    """Between the mark and the end of the main process."""
+
+
+class SpawnStep(StrEnum):
+    """Where a start failed."""
+
+    FORK = "fork"
+    JOIN = "join"
+    """Moving into the leaf cgroup."""
+    PREPARE = "prepare"
+    EXEC = "exec"
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnFailure:
+    """The program was never executed."""
+
+    step: SpawnStep
+    errno: int
+
+
+class Scope(StrEnum):
+    """Whose kills a counter counts."""
+
+    LEAF = "leaf"
+    """The attempt alone."""
+    OWN = "own"
+    """Everybody in the cgroup that oomproof itself runs in."""
+    HOST = "host"
+    """Everybody on this kernel (``/proc/vmstat``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kills:
+    """How the kernel's kill counters moved during an attempt."""
+
+    scope: Scope
+    source: str
+    """The file that was read before and after."""
+    before: int
+    after: int
+    own_limit_reached: bool | None = None
+    """True: the limit of this very cgroup was the reason; False: an ancestor's limit or the
+    host's memory was; None: not told."""
+    limit_bytes: int | None = None
+    group_kill: bool = False
+    """The kernel killed the whole cgroup at once (``memory.oom.group``)."""
+    alone: bool | None = None
+    """True: no foreign process was seen in the cgroup, at the start nor at the end."""
+
+    @property
+    def delta(self) -> int:
+        """Never negative: a v1 subtree loses the counts of cgroups that are removed."""
+        return max(0, self.after - self.before)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelKill:
+    """One line of the kernel log about a process killed for lack of memory."""
+
+    pid: int
+    """In the host's pid namespace."""
+    comm: str
+    constraint: str
+    """``CONSTRAINT_MEMCG`` (a cgroup's limit) or ``CONSTRAINT_NONE`` (the host's memory), ..."""
+    oom_memcg: str | None
+    """The cgroup whose limit was reached."""
+    task_memcg: str | None
+    """The cgroup of the victim."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Everything that was seen of one attempt; `verdict.judge` needs nothing else."""
+
+    exit: Exit | None = None
+    """The main process; None only when it was never forked."""
+    main_pid: int | None = None
+    spawn_failure: SpawnFailure | None = None
+    stop: StopMark | None = None
+    kills: Kills | None = None
+    """None: no counter could be read."""
+    kernel_log: tuple[KernelKill, ...] | None = None
+    """Kills logged by the kernel during the attempt; None: not read, or not readable."""
+    pids_comparable: bool = False
+    """Our pids are those of the kernel log (this is the host's pid namespace)."""
+    userspace_killer: str | None = None
+    """One sentence about a userspace OOM killer's own mark on the cgroup."""
+    in_process: tuple[tuple[str, Confidence], ...] = ()
+    """What the rules that were asked for found: sentence and confidence."""
+    foreground: bool = False
+    """The attempt held the terminal, whose keys reach it without passing through oomproof."""
+    kill_noticed_s: float | None = None
+    """When a kill was noticed while the main process still ran, since the start."""
+    peak_bytes: int | None = None
+    duration_s: float = 0.0
+    survivors: tuple[int, ...] = ()
+    """Processes that could not be killed within the time allowed."""
+    leftovers: tuple[str, ...] = ()
+    """Sentences about what the attempt left behind."""
+
+    @property
+    def oom_kills(self) -> int | None:
+        """Kills in the attempt's leaf or the own cgroup; None when not counted."""
+        if self.kills is None or self.kills.scope is Scope.HOST:
+            return None
+        return self.kills.delta
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The verdict on an attempt, and the sentences it rests on."""
+
+    verdict: Verdict
+    confidence: Confidence
+    evidence: tuple[str, ...]
+    oom_kills: int | None = None
+
+    @property
+    def calls_for_less(self) -> bool:
+        """Whether a smaller budget is the answer: lack of memory, and sure enough of it."""
+        lack = (Verdict.OOM_KILL, Verdict.OOM_SUSPECTED, Verdict.IN_PROCESS_OOM)
+        return self.verdict in lack and self.confidence is not Confidence.LOW
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptPolicy:
+    """How one attempt is run."""
+
+    grace_s: float = 10.0
+    """Between SIGTERM and SIGKILL when oomproof itself ends an attempt."""
+    timeout_s: float | None = None
+    stop_on_kill_inside: bool = True
+    """End the attempt when one of its processes was killed and the main process runs on."""
+    oom_score_adj: int = 300
+    """The child's, unless our own is higher: the kernel shall prefer it to its supervisor."""
+    signal_map: dict[int, int] = field(default_factory=dict)
+    """Signals to pass on as another one."""
+    forward_to_group: bool = False
+    """Pass signals to the whole process group, not to the main process alone."""
+
+
+def signal_name(number: int) -> str:
+    """``15`` -> ``"SIGTERM"``; real-time signals by number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

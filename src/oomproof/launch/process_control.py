@@ -1,0 +1,121 @@
+"""What the kernel must be told about us and our children: prctl, oom_score_adj, descendants.
+
+Not covered: cgroups, see `oomproof.leaf`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_OOM_SCORE_ADJ_MAX = 1000
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.02
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def become_subreaper() -> None:
+    """Orphans among our descendants become our children, as those of PID 1 do (Linux 3.4)."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(parent: int) -> None:
+    """SIGKILL for this process when its parent dies, or at once when `parent` is dead already."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _prctl(option: int, argument: int) -> None:
+    if _libc.prctl(option, ctypes.c_ulong(argument), 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def raise_oom_score_adj(value: int) -> None:
+    """Set our own ``oom_score_adj`` to `value`, or leave it where it is higher already.
+
+    Never lowers: a protected supervisor's negative value is not passed on, and raising
+    needs no privilege.
+    """
+    file = Path("/proc/self/oom_score_adj")
+    if int(file.read_text()) < value:
+        file.write_text(str(min(value, _OOM_SCORE_ADJ_MAX)))
+
+
+def descendants(pid: int, spare: frozenset[int] = frozenset()) -> list[int]:
+    """All that descend from `pid`, zombies included, without those in `spare` and their children."""
+    parents = _parents()
+    children: dict[int, list[int]] = {}
+    for child, parent in parents.items():
+        children.setdefault(parent, []).append(child)
+    found: list[int] = []
+    queue = [pid]
+    while queue:
+        for child in children.get(queue.pop(), ()):
+            if child not in spare:
+                found.append(child)
+                queue.append(child)
+    return found
+
+
+def _parents() -> dict[int, int]:
+    """Parent of every process that can be seen."""
+    parents = {}
+    for entry in os.listdir("/proc"):  # noqa: PTH208  names are all that is wanted
+        if entry.isdigit():
+            try:
+                stat = Path("/proc", entry, "stat").read_text()
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it ended meanwhile
+            # The command in parentheses may hold anything: fields are counted from the last ")".
+            parents[int(entry)] = int(stat.rpartition(")")[2].split()[1])
+    return parents
+
+
+def has_children(spare: frozenset[int]) -> bool:
+    """Whether this process has any child, zombies included, beside those in `spare`."""
+    pid = os.getpid()
+    try:
+        words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
+        return bool(descendants(pid, spare))
+    return any(int(word) not in spare for word in words)
+
+
+def kill_descendants(spare: frozenset[int], timeout_s: float) -> list[int]:
+    """SIGKILL and reap everything below this process until nothing is left; returns survivors.
+
+    Complete because we are their subreaper: who loses a parent becomes our child.
+    """
+    me = os.getpid()
+    deadline = time.monotonic() + timeout_s
+    pause = _FIRST_PAUSE_S
+    while has_children(spare):
+        alive = descendants(me, spare)
+        for pid in alive:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass  # it ended meanwhile
+        for pid in alive:
+            _reap(pid)
+        if not has_children(spare):
+            break
+        if time.monotonic() > deadline:
+            return descendants(me, spare)
+        time.sleep(pause)
+        pause = min(pause * 2, _LONGEST_PAUSE_S)
+    return []
+
+
+def _reap(pid: int) -> None:
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        pass  # a grandchild: its own parent, or later we, will reap it

@@ -1,0 +1,315 @@
+"""Runs one attempt to its end and returns what was seen; sleeps whenever nothing happens.
+
+One loop waits for signals, for the child's report about ``execve`` and for the kernel's
+notification about OOM kills. Time-outs exist only while something is pending, so an idle
+supervisor is never woken. Decisions about the death are not made here: `verdict`.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from math import ceil
+
+from oomproof.launch import process_control
+from oomproof.launch.counters import Counters, counters_for, own_pids
+from oomproof.launch.guardian import MARK_VARIABLE, Guardian
+from oomproof.launch.model import AttemptPolicy, Evidence, Exit, SpawnFailure, StopMark, StopReason
+from oomproof.launch.signals import STOPS, Signals
+from oomproof.launch.spawn import Child, Start, read_report, spawn
+from oomproof.launch.terminal import Terminal
+from oomproof.leaf import Leaf
+
+KILL_TIMEOUT_S = 10.0
+"""How long killed processes may take to go away before they are called survivors."""
+
+SETTLE_S = 0.3
+"""How long the main process may take to end by itself after a kill inside was noticed."""
+
+_RECHECKS_S = (0.005, 0.05, 0.3, 0.9)
+"""When to read the counter again after a notification: v1 notifies before the counter moves."""
+
+_JOB_CONTROL = frozenset({signal.SIGTSTP, signal.SIGCONT})
+_MEMORY_BACK_TIMEOUT_S = 2.0
+
+
+def supervise(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    signals: Signals,
+    *,
+    leaf: Leaf | None = None,
+    policy: AttemptPolicy | None = None,
+) -> Evidence:
+    """Run `command` in `leaf` (or in the own cgroup) until it and all it started are gone.
+
+    Signals that `signals` catches meanwhile are passed on. Never raises for what the program
+    does; whatever happens here, nothing of the attempt is left running.
+    """
+    mark = f"{os.getpid()}-{time.monotonic_ns()}"
+    if leaf is None:
+        environment = {**environment, MARK_VARIABLE: mark}
+    process_control.become_subreaper()
+    guardian = Guardian.start(leaf, mark) if os.getpid() != 1 else None
+    spare = own_pids() | ({guardian.pid} if guardian else frozenset())
+    try:
+        attempt = _Attempt(signals, leaf, policy or AttemptPolicy(), spare)
+        return attempt.run(command, environment)
+    finally:
+        if guardian:
+            guardian.dismiss()
+
+
+class _Attempt:
+    """The state of one attempt between its start and its end."""
+
+    def __init__(
+        self, signals: Signals, leaf: Leaf | None, policy: AttemptPolicy, spare: frozenset[int]
+    ) -> None:
+        self._signals = signals
+        self._leaf = leaf
+        self._policy = policy
+        self._spare = spare
+        self._counters: Counters | None = counters_for(leaf, spare)
+        self._terminal = Terminal.find()
+        self._foreground = False
+        self._started = time.monotonic()
+        self._due: dict[str, float] = {}
+        self._rechecks: list[float] = []
+        self._stop: tuple[int, StopReason, float] | None = None
+        self._kill_noticed: float | None = None
+        self._failure: SpawnFailure | None = None
+        self._watch_fd: int | None = None
+        self._main = 0
+        self._ended = False
+
+    def run(self, command: Sequence[str], environment: Mapping[str, str]) -> Evidence:
+        """Spawn, wait for the end, clean up, and tell."""
+        self._foreground = self._terminal is not None and self._terminal.is_ours()
+        start = Start(
+            command,
+            environment,
+            join_path=self._leaf.join_path if self._leaf else None,
+            oom_score_adj=self._policy.oom_score_adj,
+            terminal=self._terminal if self._foreground else None,
+        )
+        child = spawn(start, self._signals)
+        try:
+            if isinstance(child, SpawnFailure):
+                return Evidence(spawn_failure=child)
+            self._main = child.pid
+            try:
+                self._wait(child)
+            finally:
+                survivors, wait_status, max_rss = self._end_everything()
+            return self._tell(survivors, wait_status, max_rss)
+        finally:
+            if self._terminal is not None:
+                self._terminal.close()
+
+    # -- waiting --------------------------------------------------------------------------
+
+    def _wait(self, child: Child) -> None:
+        poller = select.poll()
+        poller.register(self._signals.fd, select.POLLIN)
+        poller.register(child.report_fd, select.POLLIN)
+        watch = self._counters.watch() if self._counters else None
+        if watch is not None:
+            self._watch_fd, mask = watch
+            poller.register(self._watch_fd, mask)
+        if self._policy.timeout_s is not None:
+            self._due["timeout"] = self._started + self._policy.timeout_s
+        report_fd: int | None = child.report_fd
+        try:
+            # The child may have ended, and signals may have come, before we look.
+            self._reap()
+            while not self._ended:
+                ready = {fd for fd, _ in poller.poll(self._poll_timeout_ms())}
+                if report_fd in ready:
+                    poller.unregister(child.report_fd)
+                    report_fd = None
+                    self._failure = read_report(child)
+                if self._watch_fd in ready:
+                    self._notified()
+                if self._signals.fd in ready:
+                    self._handle_signals()
+                self._act_on_time()
+            if report_fd is not None:
+                report_fd = None
+                self._failure = read_report(child)
+        finally:
+            if report_fd is not None:
+                os.close(report_fd)
+            if self._watch_fd is not None:
+                os.close(self._watch_fd)
+
+    def _poll_timeout_ms(self) -> int | None:
+        due = [*self._due.values(), *self._rechecks[:1]]
+        if not due:
+            return None
+        return max(0, ceil((min(due) - time.monotonic()) * 1000))
+
+    def _handle_signals(self) -> None:
+        for number in self._signals.read():
+            if number == signal.SIGCHLD:
+                self._reap()
+            elif not self._ended:
+                self._forward(number)
+
+    def _reap(self) -> None:
+        """Collect all children that ended, but leave the main process for the clean-up.
+
+        As long as it is not collected its pid, which names its process group, is not used again.
+        """
+        options = os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+        while True:
+            try:
+                info = os.waitid(os.P_ALL, 0, options)
+            except ChildProcessError:
+                return
+            if info is None:
+                return
+            pid = info.si_pid
+            if info.si_code == os.CLD_STOPPED:
+                os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG)
+                if pid == self._main:
+                    self._stopped(info.si_status)
+            elif pid == self._main:
+                self._ended = True
+                return
+            else:
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
+
+    # -- signals and the terminal ---------------------------------------------------------
+
+    def _forward(self, number: int) -> None:
+        number = self._policy.signal_map.get(number, number)
+        if number in STOPS and (self._stop is None or self._stop[1] is StopReason.STOP):
+            self._mark(number, StopReason.STOP)
+        if number == signal.SIGCONT:
+            self._continue()
+        self._send(number, to_group=number in _JOB_CONTROL or self._policy.forward_to_group)
+
+    def _send(self, number: int, *, to_group: bool) -> None:
+        try:
+            if to_group:
+                os.killpg(self._main, number)
+                return
+        except ProcessLookupError:
+            pass  # the main process left the group that we made for it
+        # Not collected yet, so the pid is still its own even when it has ended.
+        os.kill(self._main, number)
+
+    def _mark(self, number: int, reason: StopReason) -> None:
+        self._stop = (number, reason, time.monotonic())
+
+    def _stopped(self, number: int) -> None:
+        """The program was stopped (Ctrl-Z): stop as well, so that our shell sees it."""
+        if self._terminal is None or os.getpid() == 1:
+            return
+        if self._terminal.foreground() == self._main:
+            self._terminal.give_to(os.getpgrp())
+        elif number == signal.SIGSTOP:
+            return  # a debugger or an administrator: nobody waits at the terminal
+        self._signals.stop_own_group()
+
+    def _continue(self) -> None:
+        if self._terminal is not None and self._terminal.is_ours():
+            self._terminal.give_to(self._main)
+            self._foreground = True
+
+    # -- kills inside, time-outs ----------------------------------------------------------
+
+    def _notified(self) -> None:
+        assert self._counters is not None and self._watch_fd is not None  # noqa: S101  registered together
+        self._counters.acknowledge(self._watch_fd)
+        now = time.monotonic()
+        if not self._look_for_kills():
+            self._rechecks = [now + delay for delay in _RECHECKS_S]
+
+    def _look_for_kills(self) -> bool:
+        if self._kill_noticed is not None:
+            return True
+        if self._counters is None or self._counters.kills_so_far() <= 0:
+            return False
+        now = time.monotonic()
+        self._kill_noticed = now - self._started
+        self._rechecks = []
+        if self._policy.stop_on_kill_inside:
+            self._due["settled"] = now + SETTLE_S
+        return True
+
+    def _act_on_time(self) -> None:
+        now = time.monotonic()
+        while self._rechecks and self._rechecks[0] <= now:
+            self._rechecks.pop(0)
+            self._look_for_kills()
+        for what, when in list(self._due.items()):
+            if when <= now and not self._ended:
+                del self._due[what]
+                self._act(what, now)
+
+    def _act(self, what: str, now: float) -> None:
+        if what == "kill":
+            self._send(signal.SIGKILL, to_group=True)
+            return
+        reason = StopReason.TIMEOUT if what == "timeout" else StopReason.KILL_INSIDE
+        if self._stop is None:
+            self._mark(signal.SIGTERM, reason)
+        self._send(signal.SIGTERM, to_group=True)
+        self._send(signal.SIGCONT, to_group=True)
+        self._due["kill"] = now + self._policy.grace_s
+
+    # -- the end --------------------------------------------------------------------------
+
+    def _end_everything(self) -> tuple[list[int], int, int]:
+        """Kill all that is left; survivors, the main process' wait status and its largest RSS."""
+        self._end = time.monotonic()
+        self._send(signal.SIGKILL, to_group=True)
+        self._send(signal.SIGKILL, to_group=False)
+        survivors: set[int] = set()
+        if self._leaf is not None:
+            survivors.update(self._leaf.kill_all(KILL_TIMEOUT_S))
+        _, wait_status, usage = os.wait4(self._main, 0)
+        survivors.update(process_control.kill_descendants(self._spare, KILL_TIMEOUT_S))
+        if self._terminal is not None:
+            self._terminal.take_back_from(self._main)
+        return sorted(survivors), wait_status, usage.ru_maxrss * 1024
+
+    def _tell(self, survivors: list[int], wait_status: int, max_rss: int) -> Evidence:
+        stop = None
+        if self._stop is not None:
+            number, reason, when = self._stop
+            stop = StopMark(number, reason, max(0.0, self._end - when))
+        peak = self._leaf.peak_bytes() if self._leaf else None
+        return Evidence(
+            exit=Exit.from_wait_status(wait_status),
+            main_pid=self._main,
+            spawn_failure=self._failure,
+            stop=stop,
+            kills=self._counters.finish(self._spare) if self._counters else None,
+            foreground=self._foreground,
+            kill_noticed_s=self._kill_noticed,
+            peak_bytes=max_rss if peak is None else peak,
+            duration_s=self._end - self._started,
+            survivors=tuple(survivors),
+        )
+
+
+def wait_for_memory(leaf: Leaf) -> int:
+    """Wait until the usage of an emptied leaf no longer falls; returns what is still charged.
+
+    Page cache and tmpfs files stay charged; the kernel gives the first back when others need it.
+    """
+    deadline = time.monotonic() + _MEMORY_BACK_TIMEOUT_S
+    usage = leaf.usage_bytes()
+    while time.monotonic() < deadline:
+        time.sleep(0.002)
+        now = leaf.usage_bytes()
+        if now >= usage:
+            return now
+        usage = now
+    return usage

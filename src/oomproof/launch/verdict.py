@@ -1,0 +1,205 @@
+"""What a death means: a pure function from evidence to verdict.
+
+The order, first match wins:
+
+1.  never started; our own mark (asked to stop, time-out): never called an OOM;
+2.  the kill counter of the attempt's own leaf: certain, whatever the main process made of it;
+3.  the kernel log, where it names the victim;
+4.  the kill counter of a cgroup shared with others, as far as other victims can be ruled out;
+5.  a userspace OOM killer's mark, the host's counter;
+6.  rules about the program's own words, where they were asked for;
+7.  SIGKILL without evidence: unknown, and nothing is made smaller because of it.
+
+Verdict and exit status are separate: exit 0 with a kill inside is an OOM kill that exited 0.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from oomproof.launch.model import (
+    Confidence,
+    Evidence,
+    Exit,
+    Judgement,
+    KernelKill,
+    Kills,
+    Scope,
+    StopReason,
+    Verdict,
+    signal_name,
+)
+from oomproof.units import format_size
+
+INTERRUPT_WINDOW_S = 30.0
+"""A program may use SIGINT, SIGQUIT or SIGHUP for other ends than its own: if it lives on for
+longer than this, the signal is not what ended it."""
+
+_SHELL_SIGKILL = 128 + signal.SIGKILL
+
+
+def judge(evidence: Evidence) -> Judgement:
+    """The verdict on one attempt."""
+    exit_ = evidence.exit
+    if evidence.spawn_failure is not None or exit_ is None:
+        return _judgement(evidence, Verdict.NOT_STARTED, Confidence.CERTAIN, [])
+    facts = [_exit_sentence(exit_)]
+    for rule in (_stopped, _killed_in_leaf, _named_in_log, _killed_nearby, _killed_on_host, _in_process):
+        found = rule(evidence, exit_)
+        if found is not None:
+            verdict, confidence, sentences = found
+            return _judgement(evidence, verdict, confidence, facts + sentences)
+    return _without_oom(evidence, exit_, facts)
+
+
+_Finding = tuple[Verdict, Confidence, list[str]] | None
+
+
+def _judgement(
+    evidence: Evidence, verdict: Verdict, confidence: Confidence, sentences: list[str]
+) -> Judgement:
+    if evidence.spawn_failure is not None:
+        failure = evidence.spawn_failure
+        sentences = [*sentences, f"the start failed in {failure.step.value} with errno {failure.errno}"]
+    return Judgement(verdict, confidence, tuple(sentences), evidence.oom_kills)
+
+
+def _stopped(evidence: Evidence, exit_: Exit) -> _Finding:
+    stop = evidence.stop
+    if stop is None:
+        # Keys at the terminal reach the program without passing through us.
+        if evidence.foreground and exit_.signal in (signal.SIGINT, signal.SIGQUIT):
+            return Verdict.STOPPED, Confidence.HIGH, ["the terminal, which the program held, sends it"]
+        return None
+    if stop.reason is StopReason.KILL_INSIDE:
+        return None  # our answer to a kill, not its cause
+    name, ago = signal_name(stop.signal), f"{stop.seconds_before_end:.3f} s before the end"
+    if stop.reason is StopReason.TIMEOUT:
+        sentences = [f"its time was up: oomproof sent {name} {ago}"]
+    elif stop.reason is StopReason.CANCELLED:
+        sentences = [f"oomproof cancelled it with {name} {ago}"]
+    else:
+        because = stop.signal == signal.SIGTERM or exit_.status == 128 + stop.signal
+        if not because and stop.seconds_before_end > INTERRUPT_WINDOW_S:
+            return None
+        sentences = [f"oomproof was asked to end it and passed on {name} {ago}"]
+    if evidence.oom_kills:
+        sentences.append(_counter_sentence(evidence.kills))
+    return Verdict.STOPPED, Confidence.CERTAIN, sentences
+
+
+def _killed_in_leaf(evidence: Evidence, exit_: Exit) -> _Finding:  # noqa: ARG001  the counter alone decides
+    kills = evidence.kills
+    if kills is None or kills.scope is not Scope.LEAF or not kills.delta:
+        return None
+    sentences = [_counter_sentence(kills)]
+    if kills.own_limit_reached:
+        sentences.append(f"the leaf's own limit of {format_size(kills.limit_bytes)} was reached")
+    elif kills.own_limit_reached is False:
+        sentences.append("not the leaf's own limit but one above it, or the host's memory, was the reason")
+    return Verdict.OOM_KILL, Confidence.CERTAIN, sentences + _details(evidence)
+
+
+def _named_in_log(evidence: Evidence, exit_: Exit) -> _Finding:  # noqa: ARG001  the log alone decides
+    if not evidence.pids_comparable or evidence.main_pid is None:
+        return None
+    named = [kill for kill in evidence.kernel_log or () if kill.pid == evidence.main_pid]
+    if not named:
+        return None
+    sentences = [_log_sentence(kill) for kill in named]
+    return Verdict.OOM_KILL, Confidence.CERTAIN, sentences + _details(evidence, log=False)
+
+
+def _killed_nearby(evidence: Evidence, exit_: Exit) -> _Finding:
+    kills = evidence.kills
+    if kills is None or kills.scope is not Scope.OWN or not kills.delta:
+        return None
+    sentences = [_counter_sentence(kills), *_details(evidence)]
+    if kills.alone:
+        sentences.append("no foreign process was in that cgroup before or after")
+        return Verdict.OOM_KILL, Confidence.HIGH, sentences
+    if _all_victims_foreign(evidence, exit_):
+        return None
+    sentences.append("other processes share that cgroup and may have been the victims")
+    if exit_.signal == signal.SIGKILL or exit_.code == _SHELL_SIGKILL:
+        return Verdict.OOM_KILL, Confidence.HIGH, sentences
+    confidence = Confidence.LOW if exit_.code == 0 else Confidence.MEDIUM
+    return Verdict.OOM_SUSPECTED, confidence, sentences
+
+
+def _all_victims_foreign(evidence: Evidence, exit_: Exit) -> bool:
+    """The log names as many victims as the counter counted, and a SIGKILLed main is none of them."""
+    if not evidence.pids_comparable or evidence.kernel_log is None or evidence.kills is None:
+        return False
+    return exit_.signal == signal.SIGKILL and len(evidence.kernel_log) >= evidence.kills.delta
+
+
+def _killed_on_host(evidence: Evidence, exit_: Exit) -> _Finding:
+    if exit_.signal != signal.SIGKILL:
+        return None
+    if evidence.userspace_killer is not None:
+        return Verdict.OOM_KILL, Confidence.HIGH, [evidence.userspace_killer]
+    kills = evidence.kills
+    if kills is not None and kills.scope is Scope.HOST and kills.delta:
+        if _all_victims_foreign(evidence, exit_):
+            return None
+        sentence = "that file counts for the whole host, so the victim may have been another"
+        return Verdict.OOM_SUSPECTED, Confidence.MEDIUM, [_counter_sentence(kills), sentence]
+    return None
+
+
+def _in_process(evidence: Evidence, exit_: Exit) -> _Finding:  # noqa: ARG001  found by the rules already
+    if not evidence.in_process:
+        return None
+    order = list(Confidence)
+    best = min((confidence for _, confidence in evidence.in_process), key=order.index)
+    return Verdict.IN_PROCESS_OOM, best, [sentence for sentence, _ in evidence.in_process]
+
+
+def _without_oom(evidence: Evidence, exit_: Exit, facts: list[str]) -> Judgement:
+    kills = evidence.kills
+    counted = kills is not None and kills.scope is not Scope.HOST
+    if kills is not None and not kills.delta:
+        facts.append(f"{kills.source}: oom_kill stayed at {kills.after}")
+    elif kills is not None:
+        facts += [_counter_sentence(kills), "none of those victims was of this attempt"]
+    else:
+        facts.append("no counter of OOM kills can be read here")
+    if exit_.signal == signal.SIGKILL:
+        facts.append("somebody sent SIGKILL, but not the OOM killer as far as can be told")
+        confidence = Confidence.CERTAIN if counted else Confidence.LOW
+        return _judgement(evidence, Verdict.KILLED_UNKNOWN, confidence, facts)
+    if exit_.code == _SHELL_SIGKILL:
+        facts.append("137 is how a shell reports that SIGKILL ended its child, whoever sent it")
+    verdict = Verdict.EXITED if exit_.signal is None else Verdict.SIGNALLED
+    return _judgement(evidence, verdict, Confidence.CERTAIN if counted else Confidence.HIGH, facts)
+
+
+def _exit_sentence(exit_: Exit) -> str:
+    return f"the main process {exit_}"
+
+
+def _counter_sentence(kills: Kills | None) -> str:
+    if kills is None:
+        return "no counter of OOM kills can be read here"
+    return f"{kills.source}: oom_kill rose from {kills.before} to {kills.after}"
+
+
+def _details(evidence: Evidence, *, log: bool = True) -> list[str]:
+    kills = evidence.kills
+    sentences = []
+    if kills is not None and kills.group_kill:
+        sentences.append("the kernel killed the whole cgroup at once (memory.oom.group)")
+    if evidence.kill_noticed_s is not None and evidence.stop is not None:
+        sentences.append(
+            f"the main process ran on after the kill noticed at {evidence.kill_noticed_s:.3f} s"
+            f" and was ended with {signal_name(evidence.stop.signal)}"
+        )
+    if log:
+        sentences += [_log_sentence(kill) for kill in evidence.kernel_log or ()]
+    return sentences
+
+
+def _log_sentence(kill: KernelKill) -> str:
+    where = f" against the limit of {kill.oom_memcg}" if kill.oom_memcg else ""
+    return f"kernel log: killed process {kill.pid} ({kill.comm}), {kill.constraint}{where}"
