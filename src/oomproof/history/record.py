@@ -68,7 +68,7 @@ def open_record(path: Path, warn: Callable[[str], None], *, required: bool) -> R
     """
     try:
         return Record(_open_or_replace(path, warn), warn)
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, sqlite3.Error, HistoryError) as error:
         cause = error.strerror if isinstance(error, OSError) else str(error)
         message = f"the history {path} cannot be used ({cause})"
         if required:

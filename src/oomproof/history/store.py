@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Self
 
 from oomproof.errors import HistoryError
 
@@ -123,6 +123,12 @@ class History:
         """Release the file."""
         self._connection.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def run_started(self, run: Run) -> int:
         """Write down a run; returns its id."""
         return self._insert(
@@ -130,7 +136,7 @@ class History:
             started_at=_now(),
             verb=run.verb,
             command=json.dumps(run.command),
-            host=socket.gethostname(),
+            host=os.uname().nodename,
             boot_id=_boot_id(),
             supervisor_pid=os.getpid(),
             limit_bytes=run.limit_bytes,
@@ -196,8 +202,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute("COMMIT")
     if _version(connection) > SCHEMA_VERSION:
         raise HistoryError(
-            f"{path} was written by a newer oomproof (schema {_version(connection)}, this one knows"
-            f" {SCHEMA_VERSION}): upgrade oomproof, or name another file with --history"
+            f"a newer oomproof wrote it, schema {_version(connection)}, and this one knows {SCHEMA_VERSION}"
         )
 
 

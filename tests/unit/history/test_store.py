@@ -1,0 +1,158 @@
+import multiprocessing
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from oomproof.errors import HistoryError
+from oomproof.history.record import Record, open_record
+from oomproof.history.store import FILE_NAME, SCHEMA_VERSION, History, Outcome, Run, default_path
+
+RUN = Run("run", ("engine", "--memory", "{budget}"), 1 << 30, 900 << 20)
+KILLED = Outcome(
+    "oom_kill", "certain", None, 9, 1, 1 << 30, 1.5, 800 << 20, ("memory.events: oom_kill 0 -> 1",)
+)
+
+
+def attempts_in(path: Path) -> list[dict[str, object]]:
+    with History.open(path) as history:
+        return history.attempts()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / FILE_NAME
+
+
+@pytest.fixture
+def warnings() -> list[str]:
+    return []
+
+
+def test_an_attempt_is_there_before_and_after_its_end(path: Path) -> None:
+    with History.open(path) as history:
+        attempt = history.attempt_started(history.run_started(RUN), 1, 900 << 20)
+        [started] = attempts_in(path)
+        assert (started["attempt"], started["budget_bytes"], started["ended_at"]) == (1, 900 << 20, None)
+        history.attempt_ended(attempt, KILLED)
+    [ended] = attempts_in(path)
+    assert ended["ended_at"] is not None
+    assert (ended["verdict"], ended["signal"], ended["oom_kills"]) == ("oom_kill", 9, 1)
+    assert (ended["next_budget_bytes"], ended["evidence"]) == (
+        800 << 20,
+        '["memory.events: oom_kill 0 -> 1"]',
+    )
+    assert (ended["verb"], ended["command"]) == ("run", '["engine", "--memory", "{budget}"]')
+
+
+def test_a_started_attempt_survives_sigkill_at_once(path: Path) -> None:
+    script = (
+        "import os, signal, sys; from pathlib import Path; from oomproof.history.store import History, Run\n"
+        "history = History.open(Path(sys.argv[1]))\n"
+        "history.attempt_started(history.run_started(Run('run', ('x',), None, 1)), 1, 5)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", script, str(path)], check=False).returncode == -signal.SIGKILL
+    )
+    [attempt] = attempts_in(path)
+    assert (attempt["budget_bytes"], attempt["verdict"]) == (5, None)
+
+
+def _write_ten(path: Path) -> None:
+    with History.open(path) as history:
+        run = history.run_started(RUN)
+        for number in range(1, 11):
+            history.attempt_ended(history.attempt_started(run, number, number), KILLED)
+
+
+def test_several_at_once_lose_nothing(path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_write_ten, args=(path,)) for _ in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+        assert writer.exitcode == 0
+    attempts = attempts_in(path)
+    assert sorted(a["attempt"] for a in attempts) == sorted(list(range(1, 11)) * 4)  # type: ignore[type-var]
+    assert all(a["verdict"] == "oom_kill" for a in attempts)
+
+
+@pytest.mark.parametrize(
+    "content", [b"this is no database, but it is long enough to look at" * 20, b"SQLite format 3\0junk" * 99]
+)
+def test_a_damaged_file_is_set_aside_and_a_new_one_begun(
+    path: Path, warnings: list[str], content: bytes
+) -> None:
+    path.parent.mkdir()
+    path.write_bytes(content)
+    record = open_record(path, warnings.append, required=False)
+    record.run_started(RUN)
+    assert record.attempt_started(1, 5) is not None
+    record.close()
+    [warning] = warnings
+    assert "damaged" in warning
+    [aside] = path.parent.glob("*.damaged-*")
+    assert aside.read_bytes() == content
+    assert len(attempts_in(path)) == 1
+
+
+@pytest.fixture
+def unusable(tmp_path: Path) -> Path:
+    (tmp_path / "file").write_text("in the way")
+    return tmp_path / "file" / FILE_NAME
+
+
+def test_an_unusable_place_is_said_once_and_nothing_is_remembered(
+    unusable: Path, warnings: list[str]
+) -> None:
+    record = open_record(unusable, warnings.append, required=False)
+    record.run_started(RUN)
+    attempt = record.attempt_started(1, 5)
+    record.attempt_ended(attempt, KILLED)
+    assert attempt is None
+    [warning] = warnings
+    assert str(unusable) in warning
+    assert "OOMPROOF_STATE_DIR" in warning
+
+
+def test_an_unusable_place_that_was_asked_for_is_an_error(unusable: Path, warnings: list[str]) -> None:
+    with pytest.raises(HistoryError, match="--no-history") as caught:
+        open_record(unusable, warnings.append, required=True)
+    assert caught.value.exit_code == 125
+    assert not warnings
+
+
+def test_a_file_of_a_newer_oomproof_is_left_alone(path: Path, warnings: list[str]) -> None:
+    History.open(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    connection.close()
+    open_record(path, warnings.append, required=False)
+    assert "newer oomproof" in warnings[0]
+    with pytest.raises(HistoryError, match="newer oomproof"):
+        open_record(path, warnings.append, required=True)
+
+
+def test_a_disk_that_fails_later_is_said_once(path: Path, warnings: list[str]) -> None:
+    record = Record(History.open(path), warnings.append)
+    record.run_started(RUN)
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE attempts")
+    connection.close()
+    assert record.attempt_started(1, 5) is None
+    assert record.attempt_started(2, 4) is None
+    [warning] = warnings
+    assert "not remembered" in warning
+
+
+def test_where_the_file_lives() -> None:
+    home = {"HOME": "/home/ann"}
+    assert default_path(home | {"OOMPROOF_STATE_DIR": "/state"}) == Path("/state/history.sqlite3")
+    assert default_path(home | {"XDG_STATE_HOME": "/x"}) == Path("/x/oomproof/history.sqlite3")
+    assert default_path(home) == Path("/home/ann/.local/state/oomproof/history.sqlite3")
+    assert default_path({}) == default_path({"HOME": "/"}) == Path("/var/lib/oomproof/history.sqlite3")
