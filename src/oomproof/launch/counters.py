@@ -20,6 +20,9 @@ from oomproof.limits.discovery import find_memory_cgroup
 _VMSTAT = Path("/proc/vmstat")
 """Its ``oom_kill`` counts every OOM kill on this kernel (Linux 4.13)."""
 
+_CHARGE_BATCH_BYTES = 64 * 4096
+"""The kernel asks for memory in batches of 64 pages: this near to a limit one may be refused."""
+
 
 class Counters(Protocol):
     """A counter read at the start of an attempt (by making the object) and at its end."""
@@ -66,7 +69,6 @@ class LeafCounters:
     def __init__(self, leaf: Leaf) -> None:
         self._leaf = leaf
         self._before = leaf.events()
-        self._refused_before = _refused_charges(leaf)
 
     def kills_so_far(self) -> int:
         """See `Counters`."""
@@ -96,12 +98,13 @@ class LeafCounters:
         )
 
     def _own_limit_reached(self, after: MemoryEvents, limit: int | None) -> bool:
-        """v2 counts such events in ``oom``; v1 does not, but without a refused charge there was none."""
+        """v2 counts such events in ``oom``. v1 does not, and its failcnt may stand still (seen on
+        6.18), but no charge was refused while usage never came near the limit."""
         if limit is None:
             return False
         if after.oom is not None:
             return after.oom > (self._before.oom or 0)
-        return _refused_charges(self._leaf) > self._refused_before
+        return _highest_charge(self._leaf) > limit - _CHARGE_BATCH_BYTES
 
 
 class OwnCounters:
@@ -174,14 +177,11 @@ def _events_file(leaf: Leaf) -> Path:
     return leaf.directory / ("memory.oom_control" if isinstance(leaf, LeafV1) else "memory.events")
 
 
-def _refused_charges(leaf: Leaf) -> int:
-    """How often v1 could not charge against the leaf's own limits; with equal limits memsw fails first."""
-    refused = 0
-    for name in ("memory.failcnt", "memory.memsw.failcnt"):
-        file = leaf.directory / name
-        if file.exists():
-            refused += int(file.read_text())
-    return refused
+def _highest_charge(leaf: Leaf) -> int:
+    """What v1 charged at most against the leaf's limits, which are equal with and without swap."""
+    names = ("memory.max_usage_in_bytes", "memory.memsw.max_usage_in_bytes")
+    files = (leaf.directory / name for name in names)
+    return max((int(file.read_text()) for file in files if file.exists()), default=0)
 
 
 def own_pids() -> frozenset[int]:
