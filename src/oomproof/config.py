@@ -161,7 +161,7 @@ def _parse(setting: Setting, value: object, where: str) -> Value:
         if setting.metavar is not None:
             raise ConfigError(f"{where}: {value} is a switch's value, write {setting.metavar}")
         return value
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         if setting.parse is not parse_command or not all(isinstance(word, str) for word in value):
             raise ConfigError(
                 f"{where}: a list is no value for it, write {setting.metavar or 'true or false'}"

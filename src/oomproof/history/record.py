@@ -16,7 +16,7 @@ from oomproof.history.store import History, Outcome, Run
 
 _T = TypeVar("_T")
 
-REMEDY = "name a writable place with --history FILE or OOMPROOF_STATE_DIR, or pass --no-history"
+REMEDY = "name a writable place with --history FILE or OOMPROOF_STATE_DIR, or pass --history none"
 
 
 class Record:

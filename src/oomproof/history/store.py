@@ -113,7 +113,7 @@ class History:
             # FULL: a started attempt must survive the power being cut, not only a kill.
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
-            _migrate(connection, path)
+            _migrate(connection)
         except BaseException:
             connection.close()
             raise
@@ -191,7 +191,7 @@ def _sql_values(values: Mapping[str, object]) -> Sequence[object]:
     return list(values.values())
 
 
-def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+def _migrate(connection: sqlite3.Connection) -> None:
     """Bring the file to SCHEMA_VERSION. Others may be doing the same at this moment."""
     if _version(connection) < SCHEMA_VERSION:
         connection.execute("BEGIN IMMEDIATE")

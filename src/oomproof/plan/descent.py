@@ -50,7 +50,7 @@ def parse_policy(text: str) -> Policy:
     policy = Policy(Rule(match["rule"]), Fraction(match["percent"]))
     if not policy.percent or (policy.rule is Rule.SHRINK and policy.percent >= 100):
         raise InvalidPolicy(
-            f"{text!r} would change nothing or leave nothing: both rules take more than 0 %, shrink less than 100 %"
+            f"{text!r} would change nothing or leave nothing: P is more than 0 and, for shrink, less than 100"
         )
     return policy
 

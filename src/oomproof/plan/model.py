@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 SCHEMA_VERSION = 1
 
@@ -56,6 +56,11 @@ class Plan:
     def margin_bytes(self) -> int:
         """All that was taken off what is allowed, whatever the reason."""
         return self.allowed_bytes - self.budget_bytes
+
+    def with_budget(self, budget_bytes: int, source: str) -> Plan:
+        """The same plan with the budget that `source` showed to be better."""
+        learned = Term("learned", budget_bytes - self.budget_bytes, source)
+        return replace(self, terms=(*self.terms, learned)) if learned.bytes else self
 
     def as_json(self) -> dict[str, object]:
         """The public JSON document of ``oomproof plan --json``."""

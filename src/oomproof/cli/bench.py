@@ -1,0 +1,100 @@
+"""``oomproof bench``: run a program until it succeeds, and report the budget that worked."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+from oomproof import config
+from oomproof.cli import launching, output
+from oomproof.cli.planning import plan_here
+from oomproof.errors import ConfigError
+from oomproof.launch.attempts import Attempt, RunResult
+from oomproof.launch.events import open_events
+from oomproof.launch.signals import Signals
+from oomproof.units import format_size
+
+SCHEMA_VERSION = 1
+SETTINGS = (*launching.SETTINGS, config.probe_setting(default=False))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The verb's own arguments."""
+    config.add_flags(parser, SETTINGS)
+    parser.add_argument("--report", metavar="FILE", type=Path, help="write the report to FILE as JSON")
+    launching.add_command(parser, help="the benchmark and its arguments")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the benchmark as `run` runs a program; returns its exit status."""
+    settings = config.resolve(SETTINGS, vars(args), os.environ)
+    command = launching.need_command(launching.command_of(args), "bench")
+    launching.warn_of_unknown_variables(SETTINGS)
+    with open_events(settings["events"], output.warning) as events, Signals() as signals:
+        planned = plan_here(settings)
+        launching.announce(planned.plan, events, command)
+        result = launching.launch("bench", command, settings, planned, events=events, signals=signals)
+    for line in report_lines(result):
+        output.say(line)
+    if args.report is not None:
+        _write(args.report, result)
+    return result.exit_status
+
+
+def report_lines(result: RunResult) -> list[str]:
+    """The report for people: a line per attempt and one about the budget that worked."""
+    lines = [_attempt_line(attempt) for attempt in result.attempts]
+    if result.succeeded and result.attempts:
+        lines.append(f"bench: works with a budget of {format_size(result.budget_bytes)}")
+    else:
+        lines.append(f"bench: no budget worked, exit status {result.exit_status}")
+    return lines
+
+
+def as_json(result: RunResult) -> dict[str, object]:
+    """The report for programs. Sizes in bytes, durations in seconds; unknown is null."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "exit_status": result.exit_status,
+        "budget_bytes": result.budget_bytes if result.succeeded else None,
+        "attempts": [
+            {
+                "attempt": attempt.number,
+                "budget_bytes": attempt.budget_bytes,
+                "verdict": attempt.judgement.verdict.value,
+                "peak_bytes": attempt.evidence.peak_bytes,
+                "peak_over_budget_bytes": _over_budget(attempt),
+                "duration_seconds": round(attempt.evidence.duration_s, 3),
+            }
+            for attempt in result.attempts
+        ],
+    }
+
+
+def _attempt_line(attempt: Attempt) -> str:
+    over = _over_budget(attempt)
+    return (
+        f"bench: attempt {attempt.number}: {attempt.judgement.verdict.value},"
+        f" budget {format_size(attempt.budget_bytes)},"
+        f" peak {format_size(attempt.evidence.peak_bytes)}"
+        + (f" ({format_size(abs(over))} {'above' if over > 0 else 'below'} it)" if over is not None else "")
+        + f", {attempt.evidence.duration_s:.1f} s"
+    )
+
+
+def _over_budget(attempt: Attempt) -> int | None:
+    """What the program took beside its budget; a peak at death bounds it only from below."""
+    peak = attempt.evidence.peak_bytes
+    return None if peak is None else peak - attempt.budget_bytes
+
+
+def _write(path: Path, result: RunResult) -> None:
+    """Whole or not at all: a reader never sees half a report."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_text(json.dumps(as_json(result), indent=2) + "\n", encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise ConfigError(f"--report {path}: {error.strerror}: give a file that can be written to") from error

@@ -1,0 +1,77 @@
+"""check -> probe -> plan, as every launching verb takes it.
+
+Not covered: what the steps do (`oomproof.limits`, `oomproof.probe`, `oomproof.plan`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from oomproof.errors import ConfigError, OomproofError, ProbeError
+from oomproof.limits import detect_limits, with_leaf_limit
+from oomproof.limits.model import LimitReport
+from oomproof.plan.budget import plan_budget
+from oomproof.plan.model import Plan, PlanRequest
+from oomproof.probe.model import ProbeResult
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan and what it was made from."""
+
+    limits: LimitReport
+    probe: ProbeResult | None
+    plan: Plan
+
+
+def plan_here(settings: Mapping[str, Any]) -> Planned:
+    """Check, probe if that is wished, and plan, by the settings of `oomproof.config.PLANNING`.
+
+    A probe that fails is a notice of the plan. Raises what `plan_budget` raises.
+    """
+    limits = detect_limits()
+    if settings["limit"] is not None:
+        limits = with_leaf_limit(limits, settings["limit"])
+    probe, notice = _probe(settings)
+    request = PlanRequest(
+        budget_bytes=settings["budget"],
+        cap_bytes=settings["cap"],
+        floor_bytes=settings["floor"],
+        margin_floor_bytes=settings["margin_floor"],
+    )
+    plan = plan_budget(limits, probe, request)
+    if notice:
+        plan = replace(plan, notices=(notice, *plan.notices))
+    return Planned(limits, probe, plan)
+
+
+def _probe(settings: Mapping[str, Any]) -> tuple[ProbeResult | None, str | None]:
+    """The probe's result, or None and, where a probe was wished for, why there is none."""
+    if settings["probe_result"] is not None:
+        return _read_result(settings["probe_result"]), None
+    if not settings["probe"]:
+        return None, None
+    # Imported here: a start without a probe does without it.
+    from oomproof.probe import ProbeRequest, run_probe
+
+    try:
+        return run_probe(ProbeRequest(limit_bytes=settings["limit"])), None
+    except OomproofError as error:
+        return None, f"the probe failed: {error}"
+
+
+def _read_result(path: Path) -> ProbeResult:
+    try:
+        return ProbeResult.from_json(json.loads(path.read_bytes()))
+    except OSError as error:
+        raise ConfigError(
+            f"--probe-result {path}: {error.strerror}: make it with oomproof probe --json"
+        ) from error
+    except (ValueError, ProbeError) as error:
+        raise ConfigError(
+            f"--probe-result {path} is no result of a probe ({error}): make it with oomproof probe --json"
+        ) from error

@@ -1,0 +1,31 @@
+"""``oomproof run``: start a program with a budget; after an OOM kill, again with a smaller one."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from oomproof import config
+from oomproof.cli import launching, output
+from oomproof.cli.planning import plan_here
+from oomproof.launch.events import open_events
+from oomproof.launch.signals import Signals
+
+SETTINGS = (*launching.SETTINGS, config.probe_setting(default=False))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The verb's own arguments."""
+    config.add_flags(parser, SETTINGS)
+    launching.add_command(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan, start, judge, and start again; returns the program's exit status."""
+    settings = config.resolve(SETTINGS, vars(args), os.environ)
+    command = launching.need_command(launching.command_of(args), "run")
+    launching.warn_of_unknown_variables(SETTINGS)
+    with open_events(settings["events"], output.warning) as events, Signals() as signals:
+        planned = plan_here(settings)
+        launching.announce(planned.plan, events, command)
+        return launching.launch("run", command, settings, planned, events=events, signals=signals).exit_status
