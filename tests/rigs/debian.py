@@ -80,9 +80,8 @@ def _mirror() -> str:
     """The address of the Debian archive that this machine is set up to use."""
     if shutil.which("apt-get") is None:
         raise DebianError("the kernels come from Debian packages, and there is no apt-get here")
-    targets = _output(
-        "apt-get", "indextargets", "--format", "$(REPO_URI) $(LABEL)", "Identifier: Packages", "Component: main"
-    )
+    main_packages = ("Identifier: Packages", "Component: main")
+    targets = _output("apt-get", "indextargets", "--format", "$(REPO_URI) $(LABEL)", *main_packages)
     for line in targets.splitlines():
         address, _, label = line.partition(" ")
         if label == "Debian":
@@ -94,7 +93,13 @@ def _apt_get(*arguments: str, directory: Path | None = None) -> None:
     command = ["apt-get", "-qq", *arguments]
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     done = subprocess.run(
-        command, cwd=directory, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        command,
+        cwd=directory,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode != 0:
         raise DebianError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")

@@ -29,7 +29,7 @@ CgroupMode = Literal["v2", "v1", "hybrid", "none"]
 
 _QEMU = "qemu-system-x86_64"
 _INIT = Path(__file__).with_name("init.sh")
-_LOG_TAIL_LINES = 30
+_LOG_TAIL_LINES = 60
 
 
 class GuestError(Exception):
@@ -39,7 +39,7 @@ class GuestError(Exception):
         self.output = output
         """What the command had written until then."""
         self.console = console
-        """The guest kernel's warnings and errors."""
+        """What QEMU and the guest's kernel complained about."""
         tail = "\n".join(console.splitlines()[-_LOG_TAIL_LINES:])
         super().__init__(f"{cause}\n{tail}" if tail else cause)
 
@@ -101,40 +101,35 @@ class Guest:
         working_directory: Path = Path("/"),
         shared: Path | None = None,
     ) -> GuestRun:
-        """Runs the shell command `command` in a new guest and waits for its end.
+        """Runs a command in a new guest and waits for its end: `start` and `RunningGuest.wait` in one."""
+        with self.start(
+            command, environment=environment, working_directory=working_directory, shared=shared
+        ) as running:
+            return running.wait(timeout_s)
+
+    def start(
+        self,
+        command: str,
+        *,
+        environment: Mapping[str, str] | None = None,
+        working_directory: Path = Path("/"),
+        shared: Path | None = None,
+    ) -> RunningGuest:
+        """Boots a guest that runs the shell command `command`.
 
         `shared` is a folder of the host that the guest sees at the same path and may write to.
-        Raises GuestTimedOut after `timeout_s` seconds, boot included, and GuestDied.
         """
-        with tempfile.TemporaryDirectory(prefix="oomproof-guest-") as scratch:
-            control = Path(scratch)
-            (control / "command").write_text(_script(command, environment or {}, working_directory))
-            self._write_initramfs(control / "initramfs")
-            started = time.monotonic()
+        control = Path(tempfile.mkdtemp(prefix="oomproof-guest-"))
+        (control / "command").write_text(_script(command, environment or {}, working_directory))
+        self._write_initramfs(control / "initramfs")
+        with (control / "complaints").open("w") as complaints:
             qemu = subprocess.Popen(
                 self._qemu_command(control, shared),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
+                stderr=complaints,
             )
-            try:
-                _, complaint = qemu.communicate(timeout=timeout_s)
-            except subprocess.TimeoutExpired:
-                qemu.kill()
-                qemu.communicate()
-                cause = f"guest {self}: still running after {timeout_s:g} s, switched off"
-                raise GuestTimedOut(cause, _read(control / "output"), _read(control / "console")) from None
-            finally:
-                qemu.kill()
-                qemu.wait()
-            output, console = _read(control / "output"), _read(control / "console")
-            exit_code = _read(control / "exit_code")
-            if not exit_code:
-                cause = f"guest {self}: ended without an exit code, QEMU's own was {qemu.returncode}: {complaint}"
-                raise GuestDied(cause.rstrip(" :\n"), output, console)
-            seconds = time.monotonic() - started
-            return GuestRun(int(exit_code), output, _read(control / "kernel_log"), seconds)
+        return RunningGuest(self, qemu, control)
 
     def _write_initramfs(self, path: Path) -> None:
         init = cpio.archive([cpio.executable("init", _INIT.read_bytes())])
@@ -170,6 +165,58 @@ class Guest:
         return [*words, *self.kernel_arguments]
 
 
+class RunningGuest:
+    """A guest that has been started; made by `Guest.start`. Use as a context manager."""
+
+    def __init__(self, guest: Guest, qemu: subprocess.Popen[bytes], control: Path) -> None:
+        self._guest = guest
+        self._qemu = qemu
+        self._control = control
+        self._started = time.monotonic()
+
+    def wait(self, timeout_s: float) -> GuestRun:
+        """Waits until the command has ended.
+
+        Raises GuestTimedOut when that takes longer than `timeout_s` seconds, boot included,
+        and GuestDied.
+        """
+        try:
+            qemu_exit_code = self._qemu.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.switch_off()
+            cause = f"guest {self._guest}: still running after {timeout_s:g} s, switched off"
+            raise GuestTimedOut(cause, self.output(), self._read("console")) from None
+        exit_code = self._read("exit_code")
+        if not exit_code:
+            cause = f"guest {self._guest}: died before the command ended (QEMU's exit code: {qemu_exit_code})"
+            log = self._read("complaints") + self._read("console")
+            raise GuestDied(cause, self.output(), log)
+        seconds = time.monotonic() - self._started
+        return GuestRun(int(exit_code), self.output(), self._read("kernel_log"), seconds)
+
+    def output(self) -> str:
+        """What the command has written so far."""
+        return self._read("output")
+
+    def switch_off(self) -> None:
+        """Ends the guest at once; a `wait` in another thread then raises GuestDied."""
+        self._qemu.kill()
+        self._qemu.wait()
+
+    def __enter__(self) -> RunningGuest:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.switch_off()
+        shutil.rmtree(self._control, ignore_errors=True)
+
+    def _read(self, name: str) -> str:
+        try:
+            return (self._control / name).read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+
 def machine_problem() -> str | None:
     """Why no guest can ever run on this machine; None when one can."""
     if platform.machine() != "x86_64":
@@ -196,10 +243,3 @@ def _has_hardware_virtualisation() -> bool:
     # /dev/kvm alone does not say so: under a paravirtualised KVM, stock kernels do not boot.
     driven = any(Path("/sys/module", name).exists() for name in ("kvm_intel", "kvm_amd"))
     return driven and os.access("/dev/kvm", os.R_OK | os.W_OK)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except FileNotFoundError:
-        return ""

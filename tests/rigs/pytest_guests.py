@@ -1,0 +1,215 @@
+"""pytest plugin: runs the kernel tests in guests too, each of them a test line of its own.
+
+For every test marked ``kernel`` and every guest in `GUESTS`, an item ``test_name@guest`` is
+added. One boot per guest runs all of its tests with this very environment; a test that is
+missing in the guest's report has failed. Guests run beside the tests of the host and their
+results are looked up last.
+
+The same plugin writes the report when it finds itself in a guest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rigs.guest import Guest, GuestError, RunningGuest
+from rigs.pytest_worlds import need, set_world, skip_reason
+
+GUESTS = (
+    Guest("6.12", "v2"),
+    Guest("6.1", "v1"),
+    Guest("6.1", "v2"),
+)
+
+_REPORT_VARIABLE = "OOMPROOF_TEST_REPORT"
+_TIMEOUT_S = 900
+# For one test, where the host allows 120 s: everything takes some twenty times longer.
+_TEST_TIMEOUT_S = 300
+
+
+class GuestTestFailed(Exception):
+    """Raised on the host for a test that failed in a guest, or did not come to its end there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """How one test ended in a guest: ``passed``, ``failed``, ``skipped`` or ``xfailed``, and why."""
+
+    kind: str
+    detail: str
+
+
+class GuestSession:
+    """All tests of one guest: one boot, one run of pytest."""
+
+    def __init__(self, guest: Guest, root: Path, tests: list[str]) -> None:
+        self._guest = guest
+        self._root = root
+        self._tests = tests
+        self._done = threading.Event()
+        self._running: RunningGuest | None = None
+        self._outcomes: dict[str, _Outcome] = {}
+        self._ending = ""
+
+    def run(self) -> None:
+        """Boots the guest and gathers what it reports; never raises, `outcome` tells."""
+        try:
+            with tempfile.TemporaryDirectory(prefix="oomproof-guest-tests-") as scratch:
+                shared = Path(scratch)
+                self._ending = self._run_in_guest(shared)
+                self._outcomes = dict(_read_report(shared / "report"))
+        except Exception as error:  # noqa: BLE001 - told by each test that waits for it
+            self._ending = f"the guest could not be run: {error!r}"
+        finally:
+            self._done.set()
+
+    def _run_in_guest(self, shared: Path) -> str:
+        (shared / "tests").write_text("\n".join(self._tests))
+        options = ["-p", "no:cacheprovider", "--quiet", f"--timeout={_TEST_TIMEOUT_S}"]
+        command = [sys.executable, "-m", "pytest", *options, f"@{shared / 'tests'}"]
+        path = f"{Path(sys.executable).parent}:{os.defpath}:/usr/sbin:/sbin"
+        environment = {_REPORT_VARIABLE: str(shared / "report"), "PATH": path}
+        with self._guest.start(
+            shlex.join(command), environment=environment, working_directory=self._root, shared=shared
+        ) as self._running:
+            try:
+                run = self._running.wait(_TIMEOUT_S)
+            except GuestError as error:
+                return f"{error}\n{error.output}"
+            return f"pytest in the guest ended with exit code {run.exit_code}\n{run.output}"
+
+    def outcome(self, test: str) -> _Outcome:
+        """Waits for the end of the guest; then how `test` ended in it."""
+        self._done.wait()
+        missing = _Outcome("failed", f"the guest reported no end of this test: {self._ending}")
+        return self._outcomes.get(test, missing)
+
+    def stop(self) -> None:
+        if self._running is not None:
+            self._running.switch_off()
+
+
+class GuestItem(pytest.Item):
+    """The result that one test of the host had in a guest."""
+
+    def __init__(self, *, guest: Guest, test: str, **kwargs: object) -> None:
+        super().__init__(**kwargs)  # type: ignore[arg-type]
+        self.guest = guest
+        self.test = test
+        self.session_in_guest: GuestSession | None = None
+        self.add_marker("guest")
+        # The wait includes the whole run of the guest, which has a time-out of its own.
+        self.add_marker(pytest.mark.timeout(0))
+        set_world(self, f"guest {guest}")
+
+    def setup(self) -> None:
+        need(self.guest.problem())
+
+    def runtest(self) -> None:
+        assert self.session_in_guest is not None, "collection has finished, so the guest was started"
+        outcome = self.session_in_guest.outcome(self.test)
+        match outcome.kind:
+            case "failed":
+                raise GuestTestFailed(outcome.detail)
+            case "skipped":
+                pytest.skip(outcome.detail)
+            case "xfailed":
+                pytest.xfail(outcome.detail)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None) -> str:  # noqa: ARG002
+        if isinstance(excinfo.value, GuestTestFailed):
+            return str(excinfo.value)
+        return str(super().repr_failure(excinfo))
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        return self.path, None, self.name
+
+
+class GuestRunner:
+    """On the host: adds the items, runs the guests in the background, one after another."""
+
+    def __init__(self) -> None:
+        self._sessions: list[GuestSession] = []
+
+    # First: selections by mark and keyword must see the added items.
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        tests = [item for item in items if item.get_closest_marker("kernel")]
+        for guest in GUESTS:
+            for test in tests:
+                assert test.parent is not None, "a test lies in a module"
+                name = f"{test.name}@{guest}"
+                items.append(GuestItem.from_parent(test.parent, name=name, guest=guest, test=test.nodeid))
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        if session.config.option.collectonly:
+            return
+        for guest in GUESTS:
+            items = [item for item in session.items if isinstance(item, GuestItem) and item.guest == guest]
+            if not items or guest.problem():
+                continue
+            guest_session = GuestSession(guest, session.config.rootpath, [item.test for item in items])
+            for item in items:
+                item.session_in_guest = guest_session
+            self._sessions.append(guest_session)
+        # One at a time: a guest keeps a processor busy, the tests of the host another.
+        threading.Thread(target=self._run_all, daemon=True).start()
+
+    def _run_all(self) -> None:
+        for guest_session in self._sessions:
+            guest_session.run()
+
+    def pytest_unconfigure(self) -> None:
+        for guest_session in self._sessions:
+            guest_session.stop()
+
+
+class GuestReporter:
+    """In a guest: one JSON line a phase of a test, written at once, for the host to read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        kind: str = report.outcome
+        detail = ""
+        if report.skipped and hasattr(report, "wasxfail"):
+            kind, detail = "xfailed", report.wasxfail
+        elif report.skipped:
+            detail = skip_reason(report)
+        elif report.failed:
+            sections = "".join(f"\n--- {title} ---\n{text}" for title, text in report.sections)
+            detail = report.longreprtext + sections
+        line = {"test": report.nodeid, "phase": report.when, "kind": kind, "detail": detail}
+        with self._path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def _read_report(path: Path) -> Iterator[tuple[str, _Outcome]]:
+    """How each test ended that came to its end: the first phase that did not pass says it."""
+    if not path.exists():
+        return
+    worst: dict[str, _Outcome] = {}
+    for line in path.read_text().splitlines():
+        phase = json.loads(line)
+        if phase["kind"] != "passed":
+            worst.setdefault(phase["test"], _Outcome(phase["kind"], phase["detail"]))
+        if phase["phase"] == "teardown":
+            yield phase["test"], worst.get(phase["test"], _Outcome("passed", ""))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if report := os.environ.get(_REPORT_VARIABLE):
+        config.pluginmanager.register(GuestReporter(Path(report)), "oomproof-guest-reporter")
+    else:
+        config.pluginmanager.register(GuestRunner(), "oomproof-guest-runner")
