@@ -1,0 +1,16 @@
+"""Touches BYTES of memory (argument 1), then sleeps SECONDS (argument 2, default 0) and exits 0.
+
+Run with ``python3 -S -E``: nothing but the interpreter is loaded.
+"""
+
+import mmap
+import sys
+import time
+
+size = int(sys.argv[1])
+memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory.madvise(mmap.MADV_NOHUGEPAGE)
+for page in range(0, size, mmap.PAGESIZE):
+    memory[page] = 1
+if len(sys.argv) > 2:
+    time.sleep(float(sys.argv[2]))
