@@ -19,6 +19,7 @@ from oomproof.errors import OomproofError
 
 VERBS = {
     "check": "what the kernel allows here, and what binds",
+    "need": "whether a size fits here, as an exit code",
     "probe": "what can really be had, by allocating in a sacrificial child",
     "plan": "one explained budget from check and probe",
     "run": "start a program with the budget; on an OOM kill, again with a smaller one",

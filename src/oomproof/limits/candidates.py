@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oomproof.limits.files import Fact, State, printable
+from oomproof.limits.files import NO_LIMIT_FROM, Fact, State, printable
 from oomproof.limits.model import Candidate, Kind
 from oomproof.limits.raw import Host, Level, Nodes, PageCache, Process
-
-NO_LIMIT_FROM = 1 << 62
-"""Larger values are "no limit": PAGE_COUNTER_MAX with 4, 16 and 64 KiB pages, LLONG_MAX, ULLONG_MAX."""
 
 NO_LIMIT_32BIT = frozenset(((1 << 31) - 1) * page for page in (4096, 16384, 65536))
 """PAGE_COUNTER_MAX on 32-bit kernels: LONG_MAX pages. A real size on a large host, so only there."""
@@ -67,7 +64,7 @@ def host_rows(host: Host) -> list[Candidate]:
         return [_row(Kind.HOST, name, None, host.total.source, verdict=UNREADABLE)]
     rows = [_host_row(name, total, host)]
     if host.huge_pages:
-        rows.append(_host_row("host less huge pages", max(total - host.huge_pages, 0), host))
+        rows.insert(0, _host_row("host less huge pages", max(total - host.huge_pages, 0), host))
     return rows
 
 
@@ -180,7 +177,7 @@ def process_rows(process: Process) -> list[Candidate]:
     return rows
 
 
-def _row(
+def _row(  # noqa: PLR0917 - the columns of the table, in their order
     kind: Kind,
     name: str,
     limit: int | None,

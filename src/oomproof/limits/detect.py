@@ -32,8 +32,9 @@ def detect_limits(
     environment: Mapping[str, str] | None = None,
     rlimits: Mapping[str, int | None] | None = None,
 ) -> LimitReport:
-    """How much memory this process may use, who says so, and how much is left. Never raises for what it finds.
+    """How much memory this process may use, who says so, and how much is left.
 
+    Never raises for what it finds: what cannot be told is None, with a notice that says why.
     `root` stands for ``/`` (a recorded machine). `environment` and `rlimits` (``AS``, ``DATA``,
     ``MEMLOCK``: bytes, None or negative for unlimited) default to the process's own; for a recorded
     machine to what was recorded.
@@ -86,7 +87,10 @@ def _is_virtualised(tree: Tree) -> bool:
 
 def _read_levels(tree: Tree, place: Place) -> tuple[Level, ...]:
     read_level = v1.read_level if place.version == 1 else v2.read_level
-    return tuple(read_level(tree, path, directory) for path, directory in place.levels)
+    return tuple(
+        read_level(tree, path, directory, own=not nearer)
+        for nearer, (path, directory) in enumerate(place.levels)
+    )
 
 
 def _read_history(tree: Tree, place: Place) -> dict[str, int]:

@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from oomproof.units import KIB
+
 MAX_FILE_BYTES = 32 << 20
 """Nothing that is read here is longer; a longer file is cut, so that no file can hang the answer."""
+
+NO_LIMIT_FROM = 1 << 62
+"""Larger values are "no limit": PAGE_COUNTER_MAX with 4, 16 and 64 KiB pages, LLONG_MAX, ULLONG_MAX."""
 
 _CHUNK = 1 << 16
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENAMETOOLONG})
@@ -70,10 +77,13 @@ class Tree:
         """Where `path` (absolute, as the process sees it) lies for this program."""
         return self._prefix + path
 
-    def read(self, path: str) -> bytes | None:
-        """The whole file; None when there is none. Raises OSError when it is there but unreadable."""
+    def read(self, path: str, *, one_value: bool = False) -> bytes | None:
+        """The file; None when there is none. Raises OSError when it is there but cannot be read.
+
+        A file of `one_value` comes whole with the first read, which spares a second.
+        """
         try:
-            content: bytes | None = _read_all(self._prefix + path)
+            content: bytes | None = _read(self._prefix + path, one_value)
         except OSError as error:
             if error.errno not in _ABSENT:
                 raise
@@ -94,16 +104,23 @@ class Tree:
     def is_directory(self, path: str) -> bool:
         """Whether `path` is a directory that can be seen."""
         try:
-            return os.path.isdir(self._prefix + path)  # noqa: PTH112 - called for every level: speed counts
+            found = os.path.isdir(self._prefix + path)  # noqa: PTH112 - called for every level: speed counts
         except ValueError:
             return False
+        return self._note(f"{path.rstrip('/')}/", found)
 
     def exists(self, path: str) -> bool:
         """Whether `path` can be seen."""
         try:
-            return os.path.exists(self._prefix + path)  # noqa: PTH110
+            found = os.path.exists(self._prefix + path)  # noqa: PTH110
         except ValueError:
             return False
+        return self._note(path, found)
+
+    def _note(self, path: str, found: bool) -> bool:
+        if found and self._record is not None:
+            self._record.setdefault(path, b"")  # that it is there was all that mattered
+        return found
 
     def directories(self, path: str) -> list[str]:
         """Names of the directories in `path`, sorted; empty when it cannot be listed."""
@@ -122,18 +139,18 @@ class Tree:
         return status.st_dev, status.st_ino
 
 
-def _read_all(path: str) -> bytes:
+def _read(path: str, one_value: bool) -> bytes:
     # O_NONBLOCK: a pipe put in the place of a file must not stop the answer.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        chunks = []
-        length = 0
-        while length < MAX_FILE_BYTES:
-            chunk = os.read(descriptor, _CHUNK)
-            if not chunk:
-                break
-            chunks.append(chunk)
-            length += len(chunk)
+        content = os.read(descriptor, _CHUNK)
+        if one_value or not content:
+            return content
+        chunks = [content]
+        length = len(content)
+        while chunks[-1] and length < MAX_FILE_BYTES:
+            chunks.append(os.read(descriptor, _CHUNK))
+            length += len(chunks[-1])
         return b"".join(chunks)
     finally:
         os.close(descriptor)
@@ -151,7 +168,7 @@ def parse_number(text: bytes) -> int | None:
 def read_value(tree: Tree, path: str, no_limit_words: tuple[bytes, ...] = ()) -> Fact:
     """The single number in the file `path`, or one of `no_limit_words`."""
     try:
-        content = tree.read(path)
+        content = tree.read(path, one_value=True)
     except OSError as error:
         return Fact(path, State.UNREADABLE, problem=os.strerror(error.errno or 0).lower())
     if content is None:
@@ -165,14 +182,28 @@ def read_value(tree: Tree, path: str, no_limit_words: tuple[bytes, ...] = ()) ->
     return Fact(path, State.VALUE, number)
 
 
-def parse_keyed(content: bytes, separator: bytes | None = None) -> dict[str, int]:
-    """Lines of ``key value`` as a dict; lines that are not so are skipped, the first of a key counts."""
+def usage_beside(tree: Tree, limit: Fact, path: str) -> Fact:
+    """The usage in `path`, asked for only where `limit` is a limit."""
+    if limit.value is None or limit.value >= NO_LIMIT_FROM:
+        return Fact(path, State.ABSENT)
+    return read_value(tree, path)
+
+
+def keyed_pattern(keys: Iterable[str], before: str = "", between: str = " ") -> re.Pattern[bytes]:
+    """A pattern for `parse_keyed` that finds the lines of `keys` only: most of memory.stat is of no use."""
+    names = "|".join(re.escape(key) for key in keys)
+    return re.compile(rf"^{before}({names}){between}[ \t]*(\d{{1,20}})( kB)?[ \t]*$".encode(), re.MULTILINE)
+
+
+def parse_keyed(content: bytes, pattern: re.Pattern[bytes]) -> dict[str, int]:
+    """The numbers of the lines that `pattern` (see `keyed_pattern`) finds, kB turned into bytes.
+
+    All other lines are skipped; the first of a key counts.
+    """
     values: dict[str, int] = {}
-    for line in content.split(b"\n"):
-        key, _, rest = line.partition(separator) if separator else line.partition(b" ")
-        number = parse_number(rest)
-        if number is not None:
-            values.setdefault(key.strip().decode("ascii", "backslashreplace"), number)
+    for key, digits, unit in pattern.findall(content):
+        if (number := parse_number(digits)) is not None:
+            values.setdefault(key.decode("ascii"), number * KIB if unit else number)
     return values
 
 

@@ -8,53 +8,67 @@ from __future__ import annotations
 
 import os
 
-from oomproof.limits.files import Fact, State, Tree, parse_number
+from oomproof.limits.files import Fact, State, Tree, keyed_pattern, parse_keyed, parse_number
 from oomproof.limits.raw import Host, Nodes, PageCache
 from oomproof.units import KIB
 
 MEMINFO = "/proc/meminfo"
 NODES = "/sys/devices/system/node"
+HUGE_PAGES = "/sys/kernel/mm/hugepages"
 MAX_NODES = 4096
 
 
-def parse_meminfo(content: bytes) -> dict[str, int]:
-    """Sizes in bytes by field (``MemTotal``), plain counts as they are; other lines are skipped.
+_FIELDS = keyed_pattern(
+    (
+        *("MemTotal", "MemFree", "MemUsed", "MemAvailable", "Hugetlb", "HugePages_Total", "Hugepagesize"),
+        *("Inactive(file)", "Active(file)", "Dirty", "Writeback"),
+    ),
+    before=r"(?:Node \d+ )?",
+    between=":",
+)
 
-    Also the form of a NUMA node's file, whose lines begin with ``Node 0``.
-    """
-    values: dict[str, int] = {}
-    for line in content.split(b"\n"):
-        name, _, rest = line.partition(b":")
-        number, _, unit = rest.strip().partition(b" ")
-        value = parse_number(number)
-        if value is None or unit.strip() not in (b"kB", b""):
-            continue
-        words = name.split()
-        if words:
-            key = words[-1].decode("ascii", "backslashreplace")
-            values.setdefault(key, value * KIB if unit else value)
-    return values
+
+def parse_meminfo(content: bytes) -> dict[str, int]:
+    """Fields of /proc/meminfo or of a NUMA node's meminfo (``Node 0 MemTotal: 8 kB``); sizes in bytes."""
+    return parse_keyed(content, _FIELDS)
 
 
 def read_host(tree: Tree, virtualised: bool = False) -> Host:
-    """MemTotal and what the machine has set aside; `virtualised`: lxcfs answers for the kernel."""
+    """MemTotal and what the machine has set aside; `virtualised`: lxcfs answers for the kernel.
+
+    Where /proc/meminfo is hidden (``ProcSubset=pid``) or says 0, the NUMA nodes tell the total,
+    or sysinfo(2).
+    """
+    values: dict[str, int] = {}
+    state, problem = State.UNREADABLE, "has no MemTotal above 0"
     try:
         content = tree.read(MEMINFO)
     except OSError as error:
-        return Host(Fact(MEMINFO, State.UNREADABLE, problem=os.strerror(error.errno or 0).lower()))
-    if content is None:
-        return Host(Fact(MEMINFO, State.ABSENT))
-    values = parse_meminfo(content)
-    total = values.get("MemTotal", 0)
-    if not total:
-        return Host(Fact(MEMINFO, State.UNREADABLE, problem="has no MemTotal above 0"))
+        problem = f"cannot be read ({os.strerror(error.errno or 0).lower()})"
+    else:
+        if content is None:
+            state, problem = State.ABSENT, "is absent"
+        values = parse_meminfo(content or b"")
+    meminfo = Fact(MEMINFO, state, problem=problem)
+    total = Fact(MEMINFO, State.VALUE, values["MemTotal"]) if values.get("MemTotal") else None
     return Host(
-        total=Fact(MEMINFO, State.VALUE, total),
+        total=total or _total_elsewhere(tree) or meminfo,
         available=_available(values),
-        huge_pages=_huge_pages(values),
-        swap_total=values.get("SwapTotal"),
+        huge_pages=_huge_pages(tree, values),
         virtualised=virtualised,
+        problem="" if total else problem,
     )
+
+
+def _total_elsewhere(tree: Tree) -> Fact | None:
+    numbers = _nodes_with_memory(tree)
+    sizes = [_node_meminfo(tree, node).get("MemTotal", 0) for node in numbers]
+    if sizes and all(sizes):
+        return Fact(f"{NODES}/node*/meminfo", State.VALUE, sum(sizes))
+    if not tree.is_live:
+        return None
+    pages = os.sysconf("SC_PHYS_PAGES")
+    return Fact("sysinfo(2)", State.VALUE, pages * os.sysconf("SC_PAGE_SIZE")) if pages > 0 else None
 
 
 def _available(values: dict[str, int]) -> int | None:
@@ -64,11 +78,22 @@ def _available(values: dict[str, int]) -> int | None:
     return values.get("MemFree")
 
 
-def _huge_pages(values: dict[str, int]) -> int:
-    """``Hugetlb`` counts all sizes (since 4.14); before, the default size is all that is told."""
+def _huge_pages(tree: Tree, values: dict[str, int]) -> int:
+    """``Hugetlb`` counts all sizes (since 4.14); before, each size has a directory of its own."""
     if "Hugetlb" in values:
         return values["Hugetlb"]
-    return values.get("HugePages_Total", 0) * values.get("Hugepagesize", 0)
+    default = values.get("HugePages_Total", 0) * values.get("Hugepagesize", 0)
+    return max(default, _pools(tree, HUGE_PAGES)) if default or not values else 0
+
+
+def _pools(tree: Tree, directory: str) -> int:
+    """Bytes in the huge-page pools of every size listed in `directory`."""
+    total = 0
+    for name in tree.directories(directory):
+        size = parse_number(name.removeprefix("hugepages-").removesuffix("kB").encode("utf-8", "replace"))
+        count = parse_number(tree.read_or_none(f"{directory}/{name}/nr_hugepages") or b"")
+        total += (size or 0) * KIB * (count or 0)
+    return total
 
 
 def parse_list(text: bytes) -> set[int] | None:
@@ -89,34 +114,35 @@ def read_nodes(tree: Tree, status: bytes | None) -> Nodes | None:
     """The NUMA nodes allowed; None when all with memory are, or when the files do not tell."""
     listed = _status_field(status, b"Mems_allowed_list")
     allowed = parse_list(listed) if listed else None
-    with_memory = parse_list(
-        tree.read_or_none(f"{NODES}/has_memory") or tree.read_or_none(f"{NODES}/online") or b""
-    )
-    if not allowed or not with_memory or with_memory <= allowed:
+    if not allowed:
+        return None
+    with_memory = _nodes_with_memory(tree)
+    if not with_memory or with_memory <= allowed:
         return None
     total = huge = used = 0
     cache = [0, 0, 0, 0]
     for node in sorted(allowed & with_memory):
-        values = parse_meminfo(tree.read_or_none(f"{NODES}/node{node}/meminfo") or b"")
+        values = _node_meminfo(tree, node)
         if not values.get("MemTotal"):
             return None
         total += values["MemTotal"]
         used += values.get("MemUsed", values["MemTotal"] - values.get("MemFree", 0))
-        huge += _node_huge_pages(tree, node, values)
+        huge += _pools(tree, f"{NODES}/node{node}/hugepages")
         for index, key in enumerate(("Inactive(file)", "Active(file)", "Dirty", "Writeback")):
             cache[index] += values.get(key, 0)
-    shown = listed.strip().decode("ascii")
-    return Nodes(shown, total, huge, used, PageCache(*cache), f"{NODES}/node*/meminfo")
+    return Nodes(listed.decode("ascii"), total, huge, used, PageCache(*cache), f"{NODES}/node*/meminfo")
 
 
-def _node_huge_pages(tree: Tree, node: int, values: dict[str, int]) -> int:
-    directory = f"{NODES}/node{node}/hugepages"
-    total = 0
-    for name in tree.directories(directory):
-        size = parse_number(name.removeprefix("hugepages-").removesuffix("kB").encode())
-        count = parse_number(tree.read_or_none(f"{directory}/{name}/nr_hugepages") or b"")
-        total += (size or 0) * KIB * (count or 0)
-    return total
+def _nodes_with_memory(tree: Tree) -> set[int]:
+    listed = tree.read_or_none(f"{NODES}/has_memory") or tree.read_or_none(f"{NODES}/online")
+    if listed is not None:
+        return parse_list(listed) or set()
+    names = [name.removeprefix("node") for name in tree.directories(NODES)]
+    return {int(name) for name in names if name.isascii() and name.isdigit() and len(name) < 6}
+
+
+def _node_meminfo(tree: Tree, node: int) -> dict[str, int]:
+    return parse_meminfo(tree.read_or_none(f"{NODES}/node{node}/meminfo") or b"")
 
 
 def _status_field(status: bytes | None, name: bytes) -> bytes:

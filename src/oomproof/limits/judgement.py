@@ -29,9 +29,10 @@ from oomproof.limits.candidates import (
 )
 from oomproof.limits.discovery import Place
 from oomproof.limits.files import State
+from oomproof.limits.fit import lockable
 from oomproof.limits.model import Candidate, Kind, LimitReport, Notice, Status
 from oomproof.limits.notices import notices_of
-from oomproof.limits.raw import Level, Process, Readings
+from oomproof.limits.raw import Level, Readings
 
 _LEVELS = (Kind.LEAF, Kind.CGROUP)
 _BELOW_HOST = (*_LEVELS, Kind.NUMA)
@@ -71,7 +72,6 @@ def judge(place: Place, readings: Readings, hints: tuple[Notice, ...] = ()) -> L
         host_available_bytes=readings.host.available,
         soft_limit_bytes=min(soft, default=None),
         swap_limit_bytes=_swap_limit(readings.levels, total),
-        pinned_limit_bytes=_lockable(readings.process),
         hints=hints,
         cgroup=place.cgroup,
         facts=dict(readings.history),
@@ -88,9 +88,9 @@ def with_leaf_limit(report: LimitReport, limit_bytes: int, name: str = "--limit"
 def _with_judgement(report: LimitReport) -> LimitReport:
     judged = compare(report.candidates)
     rows = tuple(_with_verdict(row, judged, report.host_total_bytes) for row in report.candidates)
-    lockable = [
-        size for size in (_locked_headroom(report.candidates), judged.available_bytes) if size is not None
-    ]
+    bounds = [left for row in rows if (left := lockable(row)) is not None]
+    if judged.available_bytes is not None:
+        bounds.append(judged.available_bytes)
     return replace(
         report,
         status=judged.status,
@@ -99,7 +99,7 @@ def _with_judgement(report: LimitReport) -> LimitReport:
         available_bytes=judged.available_bytes,
         available_bound_by=judged.headroom.name if judged.headroom else None,
         candidates=rows,
-        pinned_limit_bytes=min(lockable, default=None),
+        pinned_limit_bytes=min(bounds, default=None),
     )
 
 
@@ -171,15 +171,3 @@ def _swap_limit(levels: Sequence[Level], host_total: int | None) -> int | None:
         return None
     memory = [limit for level in charged if (limit := effective_limit(level, host_total)) is not None]
     return max(swap - min(memory), 0) if memory else swap
-
-
-def _lockable(process: Process) -> int | None:
-    return None if process.may_lock_all else process.rlimits.get("MEMLOCK")
-
-
-def _locked_headroom(rows: Sequence[Candidate]) -> int | None:
-    """What RLIMIT_MEMLOCK still lets this process lock; None where it does not apply."""
-    for row in rows:
-        if row.kind is Kind.LOCKED and row.limit_bytes is not None and "CAP_IPC_LOCK" not in row.verdict:
-            return row.available_bytes if row.available_bytes is not None else row.limit_bytes
-    return None

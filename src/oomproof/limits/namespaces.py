@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from oomproof.limits.files import Tree, parse_keyed
+from oomproof.limits.files import Tree, keyed_pattern, parse_keyed
+
+_PID = keyed_pattern(("Pid",), between=":")
 
 MAX_SEARCHED_DIRECTORIES = 4096
 """How many directories are looked at, at most."""
@@ -57,7 +59,7 @@ def _choose(
                 return chain
     if len(chains) == 1:
         return chains[0]
-    own_pid = parse_keyed(tree.read_or_none("/proc/self/status") or b"", b":").get("Pid")
+    own_pid = parse_keyed(tree.read_or_none("/proc/self/status") or b"", _PID).get("Pid")
     if own_pid is None:
         return None
     for chain in chains:

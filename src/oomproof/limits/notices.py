@@ -33,12 +33,13 @@ def notices_of(readings: Readings) -> tuple[Notice, ...]:
 
 
 def _host_notices(host: Host) -> Iterator[Notice]:
-    if host.total.value is None:
-        yield Notice(
-            "meminfo_unreadable",
-            f"{host.total.source} {host.total.problem or 'is absent'}, so the host's own memory is not known.",
-            host.total.source,
+    if host.problem:
+        known = (
+            f"MemTotal is taken from {host.total.source}"
+            if host.total.value
+            else "the host's size is unknown"
         )
+        yield Notice("meminfo_unreadable", f"/proc/meminfo {host.problem}; {known}.", "/proc/meminfo")
     if host.virtualised:
         yield Notice(
             "meminfo_virtualised",

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from oomproof.limits.files import Tree
-from oomproof.limits.host import parse_meminfo
+from oomproof.limits.files import Tree, keyed_pattern, parse_keyed
 from oomproof.limits.raw import Process
 
 STATUS = "/proc/self/status"
 LIMITS = "/proc/self/limits"
 CAP_IPC_LOCK = 14
+
+_SIZES = keyed_pattern(("VmSize", "VmData", "VmLck"), between=":")
 
 _NAMES = {b"Max address space": "AS", b"Max data size": "DATA", b"Max locked memory": "MEMLOCK"}
 
@@ -45,7 +46,7 @@ def read_process(tree: Tree, status: bytes | None, rlimits: Mapping[str, int | N
         limits, source = _own_limits(), "getrlimit(2)"
     else:
         limits, source = parse_limits(tree.read_or_none(LIMITS) or b""), LIMITS
-    values = parse_meminfo(status or b"")
+    values = parse_keyed(status or b"", _SIZES)
     return Process(
         rlimits=limits,
         source=source,

@@ -51,9 +51,10 @@ class Host:
     available: int | None = None
     huge_pages: int = 0
     """Bytes set aside for huge pages of every size."""
-    swap_total: int | None = None
     virtualised: bool = False
     """/proc/meminfo is lxcfs's, which shows a container's memory in place of the host's."""
+    problem: str = ""
+    """What is wrong with /proc/meminfo, in words, even where the total is known from elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)

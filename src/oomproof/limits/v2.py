@@ -6,29 +6,32 @@ Source: Documentation/admin-guide/cgroup-v2.rst, "Memory Interface Files". ``mem
 
 from __future__ import annotations
 
-from oomproof.limits.files import Fact, State, Tree, parse_keyed, read_value
+from oomproof.limits.files import Fact, State, Tree, keyed_pattern, parse_keyed, read_value, usage_beside
 from oomproof.limits.raw import Level, PageCache
 
 _MAX = (b"max",)
+_STAT = keyed_pattern(("inactive_file", "active_file", "file_dirty", "file_writeback"))
+_EVENTS = keyed_pattern(("low", "high", "max", "oom", "oom_kill", "oom_group_kill"))
 
 
-def read_level(tree: Tree, path: str, directory: str) -> Level:
-    """The level `path`, whose files are in `directory`."""
+def read_level(tree: Tree, path: str, directory: str, own: bool = True) -> Level:  # noqa: ARG001 - as v1's
+    """The level `path`, whose files are in `directory`; `own`: the process's own cgroup."""
     limit = read_value(tree, f"{directory}/memory.max", _MAX)
     usage = read_value(tree, f"{directory}/memory.current")
     stat, cache = Fact(f"{directory}/memory.stat", State.ABSENT), None
     # Summing up memory.stat is the kernel's dearest answer here: only a limit has a use for it.
     if limit.state is State.VALUE:
         stat, cache = _read_page_cache(tree, stat.source)
+    swap = read_value(tree, f"{directory}/memory.swap.max", _MAX)
     return Level(
         version=2,
         path=path,
         directory=directory,
         limit=limit,
         soft=read_value(tree, f"{directory}/memory.high", _MAX),
-        swap=read_value(tree, f"{directory}/memory.swap.max", _MAX),
+        swap=swap,
         usage=usage,
-        swap_usage=read_value(tree, f"{directory}/memory.swap.current"),
+        swap_usage=usage_beside(tree, swap, f"{directory}/memory.swap.current"),
         stat=stat,
         page_cache=cache,
     )
@@ -36,7 +39,7 @@ def read_level(tree: Tree, path: str, directory: str) -> Level:
 
 def _read_page_cache(tree: Tree, path: str) -> tuple[Fact, PageCache | None]:
     content = tree.read_or_none(path)
-    values = parse_keyed(content or b"")
+    values = parse_keyed(content or b"", _STAT)
     if "inactive_file" not in values:
         return Fact(path, State.UNREADABLE if content is not None else State.ABSENT), None
     return Fact(path, State.VALUE), PageCache(
@@ -49,7 +52,7 @@ def _read_page_cache(tree: Tree, path: str) -> tuple[Fact, PageCache | None]:
 
 def read_history(tree: Tree, directory: str) -> dict[str, int]:
     """What happened in the cgroup before, by the kernel's names: events, peak, pressure (microseconds)."""
-    facts = parse_keyed(tree.read_or_none(f"{directory}/memory.events") or b"")
+    facts = parse_keyed(tree.read_or_none(f"{directory}/memory.events") or b"", _EVENTS)
     for fact, name in (("peak", "memory.peak"), ("oom_group", "memory.oom.group")):
         value = read_value(tree, f"{directory}/{name}").value
         if value is not None:
