@@ -1,0 +1,131 @@
+"""``make demo``: a real program, a budget that is too optimistic, a real kill, a real recovery.
+
+DuckDB sorts 1.2 GB of Parquet in a cgroup of 1 GiB. Told to take nearly all of it, it is
+killed by the kernel, because what DuckDB calls its memory is not all that it uses. oomproof
+sees the kill in the kernel's own counter and starts it again with a smaller budget.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from workload import expected
+
+from oomproof.errors import LeafUnavailable
+from oomproof.leaf import make_leaf
+from oomproof.units import MIB, format_size
+
+LIMIT = "1GiB"
+OPTIMISTIC_BUDGET = "1000MiB"
+NEEDED_DISK_BYTES = 4 << 30
+_HERE = Path(__file__).parent
+_WORKLOAD = [sys.executable, str(_HERE / "workload.py")]
+
+
+def main() -> int:
+    """Exit code 0 only when the right answer came out in the end."""
+    reason = why_no_leaf()
+    with tempfile.TemporaryDirectory(prefix="oomproof-demo-") as name:
+        directory = Path(name)
+        free = shutil.disk_usage(directory).free
+        if free < NEEDED_DISK_BYTES:
+            print(
+                f"demo: {directory} has {format_size(free)} free and {format_size(NEEDED_DISK_BYTES)} are"
+                " needed: set TMPDIR to a larger disk",
+                file=sys.stderr,
+            )
+            return 1
+        step("making 1.2 GB of Parquet")
+        subprocess.run([*_WORKLOAD, "generate", str(directory)], check=True)
+        if reason is None:
+            settings = ["--limit", LIMIT, "--budget", OPTIMISTIC_BUDGET]
+            step(f"sorting it in a cgroup of {LIMIT}, with a budget of {OPTIMISTIC_BUDGET}")
+        else:
+            settings = ["--cap", OPTIMISTIC_BUDGET]
+            step(f"sorting it without a forced kill: {reason}")
+        return launch(directory, settings)
+
+
+def launch(directory: Path, settings: list[str]) -> int:
+    """Run the workload under oomproof and tell what happened."""
+    events, answer = directory / "events.jsonl", directory / "answer.json"
+    command = [
+        *(sys.executable, "-m", "oomproof", "run", *settings, "--events", str(events), "--history", "none"),
+        *("--", *_WORKLOAD, "work", str(directory), "--memory-limit", "{budget_mib}MiB"),
+    ]
+    log_before = kernel_kills()
+    with answer.open("wb") as stdout:
+        status = subprocess.run(command, stdout=stdout, check=False).returncode
+    step("what happened")
+    tell_attempts(events)
+    tell_kernel_log(log_before)
+    return tell_answer(answer, status)
+
+
+def tell_attempts(events: Path) -> None:
+    """One line per attempt, from the event stream."""
+    for line in events.read_text().splitlines():
+        event = json.loads(line)
+        if event["event"] != "attempt_ended":
+            continue
+        peak = format_size(event["peak_bytes"])
+        print(
+            f"  attempt {event['attempt']}: budget {event['budget_bytes'] // MIB} MiB, peak {peak},"
+            f" {event['duration_s']:.1f} s: {event['verdict']}"
+        )
+        for evidence in event["evidence"]:
+            print(f"             {evidence}")
+
+
+def kernel_kills() -> list[str] | None:
+    """The kernel's own lines about processes killed for memory; None when its log cannot be read."""
+    done = subprocess.run(["dmesg"], capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode:
+        return None
+    return [line for line in done.stdout.splitlines() if "Killed process" in line]
+
+
+def tell_kernel_log(before: list[str] | None) -> None:
+    """The lines that were not there before."""
+    after = kernel_kills()
+    if before is None or after is None:
+        print("  the kernel's log cannot be read here")
+        return
+    for line in after:
+        if line not in before:
+            print(f"  kernel: {line}")
+
+
+def tell_answer(answer: Path, status: int) -> int:
+    """Compare the answer with arithmetic; returns the demo's exit code."""
+    lines = answer.read_text().splitlines()
+    got = json.loads(lines[-1]) if status == 0 and lines else None
+    if got != expected():
+        print(f"  no right answer: exit status {status}, answer {got}, expected {expected()}")
+        return 1
+    print(f"  the right answer: {got}")
+    return 0
+
+
+def why_no_leaf() -> str | None:
+    """None when a cgroup with a limit can be made here, else the reason."""
+    try:
+        make_leaf("demo").remove()
+    except LeafUnavailable as error:
+        return str(error)
+    return None
+
+
+def step(words: str) -> None:
+    """A heading with the time, so that one sees where it goes."""
+    print(f"[{time.strftime('%H:%M:%S')}] {words}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
