@@ -1,0 +1,12 @@
+"""What can be had: a sacrificial child touches memory until it nears the limit.
+
+The child (`toucher`) sits in a leaf cgroup where one can be made and is the kernel's first
+choice at an OOM. This process reads anew before each step (`readings`), decides with a pure
+function (`decide`) and splits what was used besides by cause (`overhead`).
+Not covered: which limits there are, see `oomproof.limits`; the margin, see `oomproof.plan`.
+"""
+
+from oomproof.probe.model import ProbeRequest, ProbeResult, StopReason
+from oomproof.probe.probing import run_probe
+
+__all__ = ["ProbeRequest", "ProbeResult", "StopReason", "run_probe"]

@@ -1,13 +1,16 @@
-"""What the probe found, as frozen data: nothing is allocated here."""
+"""What the probe is asked and what it found, as frozen data: nothing is allocated here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from oomproof.units import GIB
+from oomproof.errors import UsageError
+from oomproof.units import GIB, MIB
 
 SCHEMA_VERSION = 1
+
+DEFAULT_CHUNK_BYTES = 256 * MIB
 
 
 class StopReason(StrEnum):
@@ -30,12 +33,46 @@ class StopReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ProbeRequest:
+    """What to probe, and how far to go; sizes in bytes, None: no wish.
+
+    Raises UsageError for values that make no sense.
+    """
+
+    chunk_bytes: int = DEFAULT_CHUNK_BYTES
+    """The first and largest step; it says nothing about the precision of the answer."""
+    max_bytes: int | None = None
+    """Never touch more than this."""
+    reserve_bytes: int | None = None
+    """Headroom to leave untouched; None: from the limit, see `decide.reserves`."""
+    deadline_s: float | None = None
+    """Stop after so many seconds with what was touched until then."""
+    limit_bytes: int | None = None
+    """Limit of the leaf cgroup that the probe makes for itself, as though a container had it."""
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("--chunk", self.chunk_bytes),
+            ("--max", self.max_bytes),
+            ("--deadline", self.deadline_s),
+            ("--limit", self.limit_bytes),
+        ):
+            if value is not None and value <= 0:
+                raise UsageError(f"{name} {value} leaves nothing to probe: give a value above 0")
+        if self.reserve_bytes is not None and self.reserve_bytes < 0:
+            raise UsageError(f"--reserve {self.reserve_bytes} is negative: give a size from 0 up")
+
+
+@dataclass(frozen=True, slots=True)
 class ProbeResult:
     """What one process could really allocate and touch here. Sizes in bytes.
 
+    Usage is that of the level whose limit is ``cgroup_limit_bytes``.
     ``overhead_bytes = usage_peak_bytes - usage_before_bytes - allocated_bytes``: all growth
-    that is not the allocation itself. ``kernel_overhead_bytes`` is the part that the probe
-    caused (page tables and the like); growth of others is in ``others_bytes``.
+    that is not the allocation itself. It is also ``sum(overhead_by_cause) + others_bytes``:
+    growth with a known cause, and growth of others. ``kernel_overhead_bytes`` is the part
+    that grows with the allocation (page tables and the like), without what the toucher's
+    process itself takes (``toucher``) and what the kernel charges ahead (``charged_ahead``).
     """
 
     cgroup_limit_bytes: int | None

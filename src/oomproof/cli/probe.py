@@ -1,0 +1,120 @@
+"""``oomproof probe``: what can really be had, by allocating in a sacrificial child."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import signal
+import sys
+from types import FrameType
+
+from oomproof.cli import output
+from oomproof.errors import UsageError
+from oomproof.probe import ProbeRequest, ProbeResult, StopReason, run_probe
+from oomproof.probe.model import DEFAULT_CHUNK_BYTES
+from oomproof.units import MIB, format_size, parse_size
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``oomproof probe``."""
+    parser.add_argument("--json", action="store_true", help="one JSON document, sizes in bytes")
+    parser.add_argument(
+        "--chunk",
+        metavar="SIZE",
+        help=f"first and largest step (default {DEFAULT_CHUNK_BYTES // MIB}MiB); not the precision",
+    )
+    parser.add_argument("--max", metavar="SIZE", help="touch no more than this")
+    parser.add_argument(
+        "--reserve", metavar="SIZE", help="headroom to leave untouched (default: from the limit)"
+    )
+    parser.add_argument("--deadline", metavar="SECONDS", help="stop after so long with what was touched")
+    parser.add_argument(
+        "--limit", metavar="SIZE", help="limit the probe's own leaf cgroup, as though a container had it"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Probe and print; 0, or 128 + the signal that ended it early (what was found is printed)."""
+    request = ProbeRequest(
+        chunk_bytes=parse_size(args.chunk) if args.chunk else DEFAULT_CHUNK_BYTES,
+        max_bytes=_size(args.max),
+        reserve_bytes=_size(args.reserve),
+        deadline_s=_seconds(args.deadline),
+        limit_bytes=_size(args.limit),
+    )
+    received: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        signal.default_int_handler(number, frame)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
+    try:
+        result = run_probe(request)
+    except KeyboardInterrupt:
+        return 128 + (received or [signal.SIGINT])[0]
+    if args.json:
+        output.print_json(result.as_json())
+    else:
+        _print_for_people(result)
+    return 128 + received[0] if received else 0
+
+
+def _size(text: str | None) -> int | None:
+    return None if text is None else parse_size(text)
+
+
+def _seconds(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"--deadline {text} is no time: give seconds above 0, for example 30")
+    return seconds
+
+
+_STOPPED = {
+    StopReason.RESERVE: "only the reserve was left",
+    StopReason.MAXIMUM: "--max was reached",
+    StopReason.LIMIT: "the kernel refused more",
+    StopReason.MEMLOCK: "RLIMIT_MEMLOCK allows no more",
+    StopReason.THROTTLED: "the cgroup is throttled above this",
+    StopReason.SWAPPING: "memory began to be swapped out",
+    StopReason.OOM_GROUP: "memory.oom.group is set: a kill would take the whole cgroup",
+    StopReason.DEADLINE: "--deadline was reached",
+    StopReason.KILLED: "the toucher was killed",
+    StopReason.INTERRUPTED: "interrupted",
+}
+
+
+def _print_for_people(result: ProbeResult) -> None:
+    seconds = max(result.duration_seconds, 1e-9)
+    rows = [
+        ("limit", _limit(result.cgroup_limit_bytes), ""),
+        ("usage before", format_size(result.usage_before_bytes), ""),
+        ("allocated", format_size(result.allocated_bytes), _STOPPED[result.stop_reason]),
+        ("usage at peak", format_size(result.usage_peak_bytes), ""),
+        ("overhead", format_size(result.overhead_bytes), "all growth beside the allocation"),
+        *(
+            (f"  {cause.replace('_', ' ')}", format_size(size), "")
+            for cause, size in result.overhead_by_cause.items()
+            if size
+        ),
+        ("  others", format_size(result.others_bytes), ""),
+    ]
+    output.print_table(("", "SIZE", ""), rows, right=[1])
+    print(
+        f"\n{result.probe_chunks} steps in {result.duration_seconds:.2f} s,"
+        f" {format_size(int(result.allocated_bytes / seconds))}/s"
+    )
+    for notice in result.notices:
+        output.warning(notice)
+    sys.stdout.flush()
+
+
+def _limit(size: int | None) -> str:
+    return "none" if size is None else format_size(size)

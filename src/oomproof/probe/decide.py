@@ -1,0 +1,136 @@
+"""How much to touch next, or why to stop: pure functions over frozen readings.
+
+A step is at most half of what is left above the reserve, so that a neighbour that grows
+meanwhile finds at least as much as the probe takes. Not covered: reading and touching.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from oomproof.probe.model import ProbeRequest, StopReason
+from oomproof.probe.readings import Reading
+from oomproof.units import GIB, MIB
+
+SMALLEST_STEP_BYTES = MIB
+PAGE_BYTES = 4096
+_SMALLEST_RESERVE, _LARGEST_RESERVE = 4 * MIB, 64 * MIB
+_RESERVE_SHARE = 256
+_OOM_GROUP_SHARE, _SMALLEST_OOM_GROUP_RESERVE = 32, 32 * MIB
+_HOST_SHARE, _SMALLEST_HOST_RESERVE, _LARGEST_HOST_RESERVE = 16, 128 * MIB, 8 * GIB
+_STALLED_SHARE = 0.2
+"""Standing still for a fifth of a step's time is being throttled, not being busy."""
+_SHORTEST_STALL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Reserves:
+    """Headroom that stays untouched, in bytes."""
+
+    cgroup_bytes: int
+    host_bytes: int
+    for_oom_group: bool = False
+    """The reserve is larger because a kill would take the whole cgroup."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the probe has come; sizes in bytes."""
+
+    allocated_bytes: int
+    largest_step_bytes: int
+    """The chunk; less after the kernel refused a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What a decision looks at."""
+
+    first: Reading
+    """Taken before anything was started."""
+    previous: Reading
+    """The one before `now`."""
+    now: Reading
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Touch so many bytes next."""
+
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Touch no more."""
+
+    reason: StopReason
+
+
+def reserves(request: ProbeRequest, first: Reading) -> Reserves:
+    """What to leave untouched, from the request and the first reading.
+
+    By default 1/256 of the limit, at least 4 MiB and at most 64 MiB: enough for what a
+    neighbour takes between two readings, and well within 1 % of the limit. With
+    memory.oom.group 1/32. Of the host 1/16, between 128 MiB and 8 GiB.
+    """
+    if request.reserve_bytes is not None:
+        return Reserves(request.reserve_bytes, request.reserve_bytes)
+    limit = first.limit_bytes or 0
+    cgroup = _within(limit // _RESERVE_SHARE, _SMALLEST_RESERVE, _LARGEST_RESERVE)
+    if first.oom_group:
+        cgroup = max(cgroup, limit // _OOM_GROUP_SHARE, _SMALLEST_OOM_GROUP_RESERVE)
+    host = _within(
+        (first.host_total_bytes or 0) // _HOST_SHARE, _SMALLEST_HOST_RESERVE, _LARGEST_HOST_RESERVE
+    )
+    return Reserves(cgroup, host, first.oom_group)
+
+
+def _within(size: int, smallest: int, largest: int) -> int:
+    return min(max(size, smallest), largest)
+
+
+def decide(request: ProbeRequest, keep: Reserves, progress: Progress, readings: Readings) -> Step | Stop:
+    """The next step."""
+    if (trouble := _trouble(request, readings)) is not None:
+        return Stop(trouble)
+    if progress.largest_step_bytes < min(SMALLEST_STEP_BYTES, request.chunk_bytes):
+        return Stop(StopReason.LIMIT)
+    room, reason = _room(keep, readings.now)
+    if room is not None and room < SMALLEST_STEP_BYTES:
+        return Stop(reason)
+    step = progress.largest_step_bytes
+    if room is not None:
+        step = min(step, max(room // 2, SMALLEST_STEP_BYTES))
+    step = max(step // PAGE_BYTES * PAGE_BYTES, PAGE_BYTES)
+    if request.max_bytes is not None:
+        step = min(step, request.max_bytes - progress.allocated_bytes)
+    return Step(step) if step > 0 else Stop(StopReason.MAXIMUM)
+
+
+def _trouble(request: ProbeRequest, readings: Readings) -> StopReason | None:
+    first, previous, now = readings.first, readings.previous, readings.now
+    if request.deadline_s is not None and now.at_s - first.at_s >= request.deadline_s:
+        return StopReason.DEADLINE
+    if now.toucher.swapped > 0 or now.swap_bytes > first.swap_bytes:
+        return StopReason.SWAPPING
+    stalled_s = (now.stalled_us - previous.stalled_us) / 1e6
+    is_stalled = stalled_s > max(_STALLED_SHARE * (now.at_s - previous.at_s), _SHORTEST_STALL_S)
+    if now.high_events > first.high_events or is_stalled:
+        return StopReason.THROTTLED
+    return None
+
+
+def _room(keep: Reserves, now: Reading) -> tuple[int | None, StopReason]:
+    """Bytes above the reserve at the tightest place (None: nowhere told), and why to stop there."""
+    at_reserve = StopReason.OOM_GROUP if keep.for_oom_group else StopReason.RESERVE
+    rooms = [
+        (headroom - reserve, reason)
+        for headroom, reserve, reason in (
+            (now.headroom_bytes, keep.cgroup_bytes, at_reserve),
+            (now.host_available_bytes, keep.host_bytes, StopReason.RESERVE),
+            (now.high_headroom_bytes, keep.cgroup_bytes, StopReason.THROTTLED),
+        )
+        if headroom is not None
+    ]
+    return min(rooms, key=lambda pair: pair[0]) if rooms else (None, at_reserve)

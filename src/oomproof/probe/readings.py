@@ -1,0 +1,119 @@
+"""What is read anew before each step, from `limits` and the leaf, as one frozen reading."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from oomproof.leaf import Leaf
+from oomproof.limits import detect_limits
+from oomproof.limits.model import Candidate, Kind, LimitReport, Status
+
+_LEVELS = (Kind.CGROUP, Kind.NUMA)
+LEAF_NAME = "the probe's own leaf cgroup"
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """What the kernel counts against the toucher's own process, in bytes."""
+
+    page_tables: int = 0
+    anonymous: int = 0
+    swapped: int = 0
+
+
+NO_ACCOUNTS = Accounts()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The state of the place at one moment; sizes in bytes, None: not told or no such limit."""
+
+    status: Status
+    level: str
+    """Name of the level whose usage this is: the one with the least headroom."""
+    limit_bytes: int | None
+    usage_bytes: int
+    headroom_bytes: int | None
+    """Smallest over the leaf and all levels, clean inactive page cache counted as free."""
+    host_total_bytes: int | None
+    host_available_bytes: int | None
+    high_headroom_bytes: int | None = None
+    """Up to the nearest memory.high."""
+    high_events: int = 0
+    stalled_us: int = 0
+    """Time for which all of the cgroup stood still, waiting for memory."""
+    swap_bytes: int = 0
+    oom_group: bool = False
+    """A kill in the own cgroup would take every process in it."""
+    leaf_usage_bytes: int | None = None
+    leaf_stat: tuple[tuple[str, int], ...] = ()
+    toucher: Accounts = NO_ACCOUNTS
+    at_s: float = 0.0
+    """Time of `time.monotonic`."""
+
+
+def take_reading(leaf: Leaf | None, level: str | None = None, toucher: Accounts = NO_ACCOUNTS) -> Reading:
+    """Read everything now. `level` keeps to the level of an earlier reading; None finds it."""
+    reading = summarise(detect_limits(), leaf_row(leaf), level)
+    return replace(
+        reading,
+        at_s=time.monotonic(),
+        leaf_stat=tuple(leaf.stat().items()) if leaf else (),
+        toucher=toucher,
+    )
+
+
+def leaf_row(leaf: Leaf | None) -> Candidate | None:
+    """The leaf as a row of the table, with the headroom below its own limit."""
+    if leaf is None:
+        return None
+    limit, usage = leaf.limit_bytes(), leaf.usage_bytes()
+    available = None if limit is None else max(limit - usage, 0)
+    return Candidate(
+        Kind.LEAF, LEAF_NAME, limit, usage, available, available, str(leaf.directory), "no limit"
+    )
+
+
+def summarise(report: LimitReport, leaf: Candidate | None, level: str | None) -> Reading:
+    """One reading from what `limits` and the leaf say."""
+    rows = [*([leaf] if leaf else []), *report.candidates]
+    measured = next((row for row in rows if row.name == level), None) or _binding(rows)
+    headrooms = [
+        size
+        for size in (
+            report.available_bytes if report.status is Status.LIMITED else None,
+            leaf.available_bytes if leaf else None,
+        )
+        if size is not None
+    ]
+    # v1's soft limit throttles nobody, and its swap counter counts memory too.
+    is_v2 = report.cgroup is not None and report.cgroup.version == 2
+    of_v2 = report.candidates if is_v2 else ()
+    highs = [
+        row.available_bytes for row in of_v2 if row.kind is Kind.SOFT and row.available_bytes is not None
+    ]
+    return Reading(
+        status=Status.LIMITED if leaf and leaf.limit_bytes is not None else report.status,
+        level=measured.name if measured else "",
+        limit_bytes=measured.limit_bytes if measured and measured.kind is not Kind.HOST else None,
+        usage_bytes=(measured.usage_bytes or 0) if measured else 0,
+        headroom_bytes=min(headrooms, default=None),
+        host_total_bytes=report.host_total_bytes,
+        host_available_bytes=report.host_available_bytes,
+        high_headroom_bytes=min(highs, default=None),
+        high_events=report.facts.get("high", 0),
+        stalled_us=report.facts.get("pressure_full_total_us", 0),
+        swap_bytes=sum(row.usage_bytes or 0 for row in of_v2 if row.kind is Kind.SWAP),
+        oom_group=bool(report.facts.get("oom_group")),
+        leaf_usage_bytes=leaf.usage_bytes if leaf else None,
+    )
+
+
+def _binding(rows: list[Candidate]) -> Candidate | None:
+    """The row with the least headroom; where nothing limits, the own cgroup, else the host."""
+    limited = [row for row in rows if row.kind in (Kind.LEAF, *_LEVELS) and row.available_bytes is not None]
+    if limited:
+        return min(limited, key=lambda row: row.available_bytes or 0)
+    told = [row for row in rows if row.kind in (Kind.CGROUP, Kind.HOST) and row.usage_bytes is not None]
+    return told[0] if told else None

@@ -1,0 +1,187 @@
+"""The sacrificial process: a script of its own, started as ``python -I -S toucher.py``.
+
+Two processes, so that nothing is left behind whichever one dies:
+
+- the *toucher* joins the leaf cgroup, makes itself the OOM killer's first choice, and
+  touches as much as it is told; it dies with the guard;
+- the *guard*, its parent, holds no memory. It kills the toucher as soon as the command
+  pipe is closed, and, when oomproof itself has died, removes the leaf cgroup too.
+
+File descriptors: 0 commands (``touch N``), 1 answers, 3 the lifeline, which stays open
+until oomproof has removed the leaf or is dead.
+Arguments: cgroup version and directory of the leaf (``0 -``: none), directory that holds
+the package ``oomproof``, largest number of threads.
+Not covered: how much to touch and when to stop, see `decide`.
+"""
+
+# Every import is memory that cannot be probed: os.path and open() do for pathlib here.
+# ruff: noqa: PTH112, PTH123, PLC0415
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import select
+import signal
+import sys
+
+_COMMANDS, _ANSWERS, _LIFELINE = 0, 1, 3
+_PR_SET_PDEATHSIG = 1
+_PROT_READ_WRITE = 0x1 | 0x2
+_MAP_PRIVATE_ANONYMOUS = 0x02 | 0x20
+_MAP_FAILED = ctypes.c_void_p(-1).value
+_MADV_POPULATE_WRITE = 23  # Linux 5.14
+_ACCOUNTS = ("VmPTE", "RssAnon", "VmSwap")
+_PART_ALIGNMENT = 2 << 20
+_SMALLEST_PART = 16 << 20
+"""A thread costs more than it saves below this."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+def main(version: str, leaf: str, package: str, threads: str) -> int:
+    """Fork into guard and toucher; both come back here to exit."""
+    guard = os.getpid()
+    toucher = os.fork()
+    if toucher == 0:
+        os.close(_LIFELINE)
+        return _serve(guard, leaf if version != "0" else None, int(threads))
+    os.close(_ANSWERS)
+    _guard(toucher)
+    if version != "0" and os.path.isdir(leaf):
+        _remove_leaf(version, leaf, package)
+    return 0
+
+
+def _guard(toucher: int) -> None:
+    _wait_for_close(_COMMANDS)
+    os.kill(toucher, signal.SIGKILL)
+    os.waitpid(toucher, 0)
+    _wait_for_close(_LIFELINE)
+
+
+def _wait_for_close(pipe: int) -> None:
+    poll = select.poll()
+    poll.register(pipe, 0)  # POLLHUP alone: what is written is for the toucher
+    poll.poll()
+
+
+def _remove_leaf(version: str, leaf: str, package: str) -> None:
+    """What oomproof would have done, had it lived."""
+    sys.path.insert(0, package)
+    from pathlib import Path
+
+    from oomproof.leaf import v1, v2
+
+    (v1.LeafV1 if version == "1" else v2.LeafV2)(Path(leaf)).remove()
+
+
+def _serve(guard: int, leaf: str | None, threads: int) -> int:
+    """Answer commands until the pipe is closed."""
+    try:
+        _die_with(guard)
+        _write("/proc/self/oom_score_adj", "1000")
+        if leaf is not None:
+            _write(f"{leaf}/cgroup.procs", "0")
+    except OSError as error:
+        _answer(f"failed {error.filename}: {error.strerror}")
+        return 1
+    _answer(f"ready {_accounts()}")
+    with open(_COMMANDS, "rb", buffering=0) as commands:
+        for line in commands:
+            number = _touch(int(line.removeprefix(b"touch ")), threads)
+            _answer(f"refused {os.strerror(number)}" if number else f"done {_accounts()}")
+    return 0
+
+
+def _die_with(guard: int) -> None:
+    if _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != guard:  # it died before the kernel knew
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _write(path: str, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode())
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
+    finally:
+        os.close(descriptor)
+
+
+def _answer(line: str) -> None:
+    os.write(_ANSWERS, line.encode() + b"\n")
+
+
+def _accounts() -> str:
+    """The kernel's accounts of this process, as ``name=bytes`` words."""
+    words = []
+    with open("/proc/self/status", "rb") as status:
+        for line in status:
+            name, _, rest = line.decode().partition(":")
+            if name in _ACCOUNTS:
+                words.append(f"{name}={int(rest.split()[0]) * 1024}")
+    return " ".join(words)
+
+
+def _touch(size: int, threads: int) -> int:
+    """Map `size` bytes and have every page backed; returns 0, or an errno with nothing kept."""
+    address = _libc.mmap(None, size, _PROT_READ_WRITE, _MAP_PRIVATE_ANONYMOUS, -1, 0)
+    if address == _MAP_FAILED:
+        return ctypes.get_errno()
+    errors = [error for error in _in_parallel(address, size, threads) if error]
+    if errors:
+        _libc.munmap(address, size)
+        return errors[0]
+    return 0
+
+
+def _in_parallel(address: int, size: int, most_threads: int) -> list[int]:
+    """`_populate` by several threads at once; the kernel clears pages as fast as it has cores."""
+    threads = max(1, min(most_threads, size // _SMALLEST_PART))
+    if threads == 1:
+        return [_populate(address, size)]
+    from threading import Thread
+
+    part = -(-size // threads // _PART_ALIGNMENT) * _PART_ALIGNMENT
+    errors: list[int] = []
+
+    def populate(start: int) -> None:
+        errors.append(_populate(address + start, min(part, size - start)))
+
+    others = [Thread(target=populate, args=(start,)) for start in range(part, size, part)]
+    for thread in others:
+        thread.start()
+    populate(0)
+    for thread in others:
+        thread.join()
+    return errors
+
+
+def _populate(address: int, size: int) -> int:
+    """Have the kernel back every page of the range; 0, or an errno. Lets other threads run."""
+    if _libc.madvise(address, size, _MADV_POPULATE_WRITE) == 0:
+        return 0
+    error = ctypes.get_errno()
+    if error != errno.EINVAL:
+        return error
+    ctypes.memset(address, 1, size)  # before Linux 5.14: one fault a page, in C all the same
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
