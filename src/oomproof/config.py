@@ -7,7 +7,6 @@ A setting named ``margin_floor`` is the flag ``--margin-floor``, the variable
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +82,8 @@ def parse_seconds(text: str) -> float:
 
 def parse_command(text: str) -> tuple[str, ...]:
     """A command line split as a POSIX shell splits words; nothing else is expanded."""
+    import shlex  # noqa: PLC0415 - few starts need it
+
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:

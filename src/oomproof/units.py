@@ -8,7 +8,6 @@ Not covered: percentages and negative sizes, which no caller has a use for.
 from __future__ import annotations
 
 import re
-from decimal import ROUND_DOWN, Decimal
 
 from oomproof.errors import InvalidSize
 
@@ -20,7 +19,9 @@ MAX_SIZE = (1 << 63) - 1
 """Largest size accepted, in bytes: what a signed 64-bit field of the kernel can hold."""
 
 _PREFIXES = "kmgtpe"
-_SIZE = re.compile(r"(?P<number>\d{1,20}(?:\.\d{1,20})?)\s*(?P<unit>[a-z]*)", re.IGNORECASE | re.ASCII)
+_SIZE = re.compile(
+    r"(?P<whole>\d{1,20})(?:\.(?P<part>\d{1,20}))?\s*(?P<unit>[a-z]*)", re.IGNORECASE | re.ASCII
+)
 
 
 def _multiplier(unit: str) -> int | None:
@@ -34,7 +35,7 @@ def _multiplier(unit: str) -> int | None:
     if unit[1:] in ("", "i", "ib"):
         return 1 << (10 * exponent)
     if unit[1:] == "b":
-        return int(10 ** (3 * exponent))
+        return 1000**exponent
     return None
 
 
@@ -50,7 +51,8 @@ def parse_size(text: str) -> int:
             f"{text!r} is not a size: write a number from 0 up with one of B, K, M, G, T, P, E"
             " (1024s; also KiB, MiB, ...) or kB, MB, GB, ... (1000s), for example 512MiB"
         )
-    size = int((Decimal(match["number"]) * multiplier).to_integral_value(ROUND_DOWN))
+    part = match["part"] or ""
+    size = int(match["whole"] + part) * multiplier // 10 ** len(part)
     if size > MAX_SIZE:
         raise InvalidSize(f"{text!r} is larger than any memory: the largest size is {MAX_SIZE} bytes")
     return size

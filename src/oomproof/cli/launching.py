@@ -17,8 +17,8 @@ from oomproof.cli import output
 from oomproof.cli.planning import Planned
 from oomproof.config import Setting
 from oomproof.errors import UsageError
-from oomproof.history.record import Record, open_record
-from oomproof.history.store import Run, default_path
+from oomproof.history.model import Run, default_path
+from oomproof.history.record import Record
 from oomproof.launch.attempts import OOM_EXIT_STATUS, RunPolicy, RunResult, run_attempts
 from oomproof.launch.events import EventWriter
 from oomproof.launch.model import AttemptPolicy
@@ -164,25 +164,25 @@ def launch(
 ) -> RunResult:
     """Run `command` with the planned budget, and a smaller one after each OOM kill."""
     plan = planned.plan
-    record = _open_record(settings["history"])
-    record.run_started(Run(verb, tuple(command), planned.limits.limit_bytes, plan.budget_bytes))
+    record = Record(_history_path(settings["history"]), output.warning)
+    record.run_started(
+        Run(verb, tuple(command), planned.limits.limit_bytes, plan.budget_bytes),
+        required=settings["history"] is not None,
+    )
 
     def smaller(_attempt: int, budget_bytes: int) -> int | None:
         return next_budget(settings["on_oom"], plan, budget_bytes, settings["floor"])
 
-    try:
-        return run_attempts(
-            command,
-            plan.budget_bytes,
-            next_budget=smaller,
-            say=output.say,
-            recorder=record,
-            events=events,
-            signals=signals,
-            policy=_policy(settings),
-        )
-    finally:
-        record.close()
+    return run_attempts(
+        command,
+        plan.budget_bytes,
+        next_budget=smaller,
+        say=output.say,
+        recorder=record,
+        events=events,
+        signals=signals,
+        policy=_policy(settings),
+    )
 
 
 def _policy(settings: dict[str, Any]) -> RunPolicy:
@@ -202,9 +202,7 @@ def _policy(settings: dict[str, Any]) -> RunPolicy:
     )
 
 
-def _open_record(path: str | None) -> Record:
-    if path == NO_HISTORY:
-        return Record(None, output.warning)
-    if path is not None:
-        return open_record(Path(path), output.warning, required=True)
-    return open_record(default_path(os.environ), output.warning, required=False)
+def _history_path(setting: str | None) -> Path | None:
+    if setting == NO_HISTORY:
+        return None
+    return default_path(os.environ) if setting is None else Path(setting)

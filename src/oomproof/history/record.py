@@ -1,83 +1,100 @@
 """How a launcher writes the history: a disk that cannot be used is said once, never a refusal to start.
 
+Each write is made by a child that lives for that write alone: SQLite costs 2 MiB, a launcher
+lives as long as its program, and a disk that hangs must not hang PID 1.
 Not covered: the file itself, see `store`.
 """
 
 from __future__ import annotations
 
-import sqlite3
+import json
+import os
+import select
+import signal
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any
 
 from oomproof.errors import HistoryError
-from oomproof.history.store import History, Outcome, Run
+from oomproof.history.model import Outcome, Run
 
-_T = TypeVar("_T")
+if TYPE_CHECKING:
+    from oomproof.history.store import History
 
 REMEDY = "name a writable place with --history FILE or OOMPROOF_STATE_DIR, or pass --history none"
+PATIENCE_S = 15.0
+"""For one write: above the time that SQLite itself waits for others to release the file."""
+
+Write = Callable[["History"], int | None]
 
 
 class Record:
-    """The history of one run. After a failure it goes on without memory; `warn` is told once."""
+    """The history of one run in `path` (None: nothing is remembered); `warn` is told once of a failure."""
 
-    def __init__(self, history: History | None, warn: Callable[[str], None]) -> None:
-        self._history = history
+    def __init__(self, path: Path | None, warn: Callable[[str], None]) -> None:
+        self._path = path
         self._warn = warn
         self._run_id: int | None = None
 
-    def run_started(self, run: Run) -> None:
-        """Write down the run that the following attempts belong to."""
-        self._run_id = self._try(lambda history: history.run_started(run))
+    def run_started(self, run: Run, *, required: bool = False) -> None:
+        """Write down the run that the following attempts belong to.
+
+        When the caller was asked for this very file (`required`), raises HistoryError instead
+        of warning.
+        """
+        self._run_id = self._write(lambda history: history.run_started(run), required=required)
 
     def attempt_started(self, attempt: int, budget_bytes: int) -> int | None:
         """Committed when this returns; None when nothing is remembered."""
         run_id = self._run_id
         if run_id is None:
             return None
-        return self._try(lambda history: history.attempt_started(run_id, attempt, budget_bytes))
+        return self._write(lambda history: history.attempt_started(run_id, attempt, budget_bytes))
 
     def attempt_ended(self, attempt_id: int | None, outcome: Outcome) -> None:
         """Write down the end of an attempt of `attempt_started`."""
         if attempt_id is not None:
-            self._try(lambda history: history.attempt_ended(attempt_id, outcome))
+            self._write(lambda history: history.attempt_ended(attempt_id, outcome))
 
-    def close(self) -> None:
-        """Release the file."""
-        if self._history is not None:
-            self._history.close()
-            self._history = None
-
-    def _try(self, write: Callable[[History], _T]) -> _T | None:
-        if self._history is None:
+    def _write(self, write: Write, *, required: bool = False) -> int | None:
+        path = self._path
+        if path is None:
             return None
-        try:
-            return write(self._history)
-        except sqlite3.Error as error:
-            self._warn(f"the history cannot be written ({error}), attempts are not remembered: {REMEDY}")
-            self.close()
-            return None
+        answer = _in_child(lambda: _write_to(path, write))
+        for notice in answer.get("notices", ()):
+            self._warn(notice)
+        if "error" in answer:
+            message = f"the history {path} cannot be used ({answer['error']})"
+            if required:
+                raise HistoryError(f"{message}: {REMEDY}")
+            self._warn(f"{message}, attempts are not remembered: {REMEDY}")
+            self._path = None
+        value: int | None = answer.get("value")
+        return value
 
 
-def open_record(path: Path, warn: Callable[[str], None], *, required: bool) -> Record:
-    """The record kept in `path`.
+def _write_to(path: Path, write: Write) -> dict[str, Any]:
+    """Runs in the child: one write, or the reason why not."""
+    import sqlite3  # noqa: PLC0415 - here so that only the child pays for it
 
-    A damaged file is set aside and a new one begun. A file that cannot be opened or written is
-    a warning, or, when the caller was asked for this very file (`required`), a HistoryError.
-    """
+    notices: list[str] = []
     try:
-        return Record(_open_or_replace(path, warn), warn)
-    except (OSError, sqlite3.Error, HistoryError) as error:
-        cause = error.strerror if isinstance(error, OSError) else str(error)
-        message = f"the history {path} cannot be used ({cause})"
-        if required:
-            raise HistoryError(f"{message}: {REMEDY}") from error
-        warn(f"{message}, attempts are not remembered: {REMEDY}")
-        return Record(None, warn)
+        with _open_or_replace(path, notices.append) as history:
+            return {"value": write(history), "notices": notices}
+    except OSError as error:
+        return {"error": error.strerror, "notices": notices}
+    except (sqlite3.Error, HistoryError) as error:
+        return {"error": str(error), "notices": notices}
 
 
 def _open_or_replace(path: Path, warn: Callable[[str], None]) -> History:
+    """The history in `path`; a damaged file is set aside and a new one begun."""
+    import sqlite3  # noqa: PLC0415
+
+    from oomproof.history.store import History  # noqa: PLC0415
+
     try:
         return History.open(path)
     except sqlite3.OperationalError:
@@ -89,3 +106,58 @@ def _open_or_replace(path: Path, warn: Callable[[str], None]) -> History:
             path.with_name(path.name + companion).unlink(missing_ok=True)
         warn(f"the history {path} is damaged ({error}): set aside as {aside.name}, a new one is begun")
         return History.open(path)
+
+
+def _in_child(task: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What `task` returns (JSON), computed in a forked child; ``{"error": ...}`` when none came back."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    # The child must not answer signals in our name: it shares the pipe that `launch.signals` reads.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _answer_and_exit(task, writer)
+    except OSError as error:
+        os.close(reader)
+        return {"error": f"no process can be made for it, {error.strerror}"}
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.close(writer)
+    try:
+        answer = _read_until(reader, time.monotonic() + PATIENCE_S)
+        if answer is None:
+            os.kill(pid, signal.SIGKILL)
+            return {"error": f"no answer from the disk within {PATIENCE_S:.0f} s"}
+    finally:
+        os.close(reader)
+    # A child that hangs in the kernel cannot be waited for; it is reaped like any orphan.
+    _, status = os.waitpid(pid, 0)
+    if not answer:
+        return {"error": f"its writer ended with {os.waitstatus_to_exitcode(status)}"}
+    document: dict[str, Any] = json.loads(answer)
+    return document
+
+
+def _answer_and_exit(task: Callable[[], dict[str, Any]], writer: int) -> None:
+    """The whole life of the child; never returns."""
+    status = 1
+    try:
+        os.write(writer, json.dumps(task()).encode())
+        status = 0
+    except BaseException:  # noqa: BLE001 - a forked child must not run on into its parent's code
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _read_until(reader: int, deadline: float) -> bytes | None:
+    """All bytes up to the end of the pipe; None when that did not come in time."""
+    poller = select.poll()
+    poller.register(reader, select.POLLIN)
+    answer = b""
+    while poller.poll(max(0, (deadline - time.monotonic()) * 1000)):
+        chunk = os.read(reader, 65536)
+        if not chunk:
+            return answer
+        answer += chunk
+    return None

@@ -12,15 +12,13 @@ import os
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
 from oomproof.errors import HistoryError
+from oomproof.history.model import Outcome, Run
 
-STATE_VARIABLE = "OOMPROOF_STATE_DIR"
-FILE_NAME = "history.sqlite3"
 SCHEMA_VERSION = 1
 BUSY_TIMEOUT_S = 5.0
 
@@ -55,43 +53,6 @@ CREATE TABLE attempts (
 ) STRICT;
 CREATE INDEX attempts_of_run ON attempts (run_id, attempt);
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One call of a launching verb. Sizes in bytes."""
-
-    verb: str
-    command: tuple[str, ...]
-    limit_bytes: int | None
-    planned_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How an attempt ended, in the words of the event stream. Sizes in bytes."""
-
-    verdict: str
-    confidence: str
-    exit_code: int | None
-    signal: int | None
-    oom_kills: int | None
-    peak_bytes: int | None
-    duration_s: float
-    next_budget_bytes: int | None
-    evidence: tuple[str, ...]
-
-
-def default_path(environ: Mapping[str, str]) -> Path:
-    """``OOMPROOF_STATE_DIR``, else the user's state directory, else ``/var/lib/oomproof``."""
-    if directory := environ.get(STATE_VARIABLE):
-        return Path(directory) / FILE_NAME
-    if state_home := environ.get("XDG_STATE_HOME"):
-        return Path(state_home) / "oomproof" / FILE_NAME
-    home = environ.get("HOME")
-    if home and home != "/":
-        return Path(home) / ".local" / "state" / "oomproof" / FILE_NAME
-    return Path("/var/lib/oomproof") / FILE_NAME
 
 
 class History:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from oomproof.errors import LeafUnavailable, OomproofError
+from oomproof.history.model import Outcome
 from oomproof.launch.events import EventWriter
 from oomproof.launch.model import AttemptPolicy, Evidence, Judgement, SpawnStep, Verdict
 from oomproof.launch.signals import Signals
@@ -24,9 +25,6 @@ from oomproof.launch.template import child_environment, expand_command
 from oomproof.launch.verdict import judge
 from oomproof.leaf import Leaf, make_leaf
 from oomproof.units import format_size
-
-if TYPE_CHECKING:
-    from oomproof.history.store import Outcome
 
 OOM_EXIT_STATUS = 128 + signal.SIGKILL
 
@@ -164,26 +162,48 @@ class _Run:
     def _attempt(self, budget_bytes: int, signals: Signals) -> int | None:
         """One attempt from leaf to record; returns the budget of the next one."""
         number = len(self.attempts) + 1
-        leaf = self._make_leaf()
-        with contextlib.ExitStack() as stack:
-            if leaf is not None:
-                stack.callback(self._remove, leaf)
-                if self.policy.limit_bytes is not None:
-                    leaf.set_limit(self.policy.limit_bytes)
+        with self._leaf() as leaf:
             attempt_id = self._started(number, budget_bytes, leaf)
-            evidence = supervise(
-                expand_command(self.command, budget_bytes),
-                child_environment(self.environment, budget_bytes, number),
-                signals,
-                leaf=leaf,
-                policy=self.policy.attempt,
-            )
-            if leaf is not None:
-                wait_for_memory(leaf)
+            evidence = self._supervise(number, budget_bytes, signals, leaf)
         if self._could_not_join(evidence):
-            return budget_bytes
-        judgement = judge(evidence)
-        return self._ended(attempt_id, Attempt(number, budget_bytes, evidence, judgement))
+            evidence = self._supervise(number, budget_bytes, signals, None)
+        return self._ended(attempt_id, Attempt(number, budget_bytes, evidence, judge(evidence)))
+
+    def _supervise(self, number: int, budget_bytes: int, signals: Signals, leaf: Leaf | None) -> Evidence:
+        policy = self.policy.attempt
+        if self.policy.ok_with_kills:
+            policy = replace(policy, stop_on_kill_inside=False)
+        evidence = supervise(
+            expand_command(self.command, budget_bytes),
+            child_environment(self.environment, budget_bytes, number),
+            signals,
+            leaf=leaf,
+            policy=policy,
+        )
+        if leaf is not None:
+            wait_for_memory(leaf)
+        return evidence
+
+    @contextlib.contextmanager
+    def _leaf(self) -> Iterator[Leaf | None]:
+        """A fresh leaf for one attempt, removed afterwards; None where none can be made."""
+        leaf = self._make_leaf()
+        try:
+            if leaf is not None and self.policy.limit_bytes is not None:
+                self._limit(leaf, self.policy.limit_bytes)
+            yield leaf
+        finally:
+            if leaf is not None:
+                self._remove(leaf)
+
+    def _limit(self, leaf: Leaf, limit_bytes: int) -> None:
+        try:
+            leaf.set_limit(limit_bytes)
+        except OSError as error:
+            raise LeafUnavailable(
+                f"the kernel refuses a limit of {limit_bytes} bytes for {leaf.directory}"
+                f" ({error.strerror}); give another --limit"
+            ) from error
 
     def _make_leaf(self) -> Leaf | None:
         if not self.use_leaf:
@@ -250,9 +270,6 @@ class _Run:
             "evidence": judgement.evidence,
         }
         if self.recorder is not None:
-            # Imported here: it brings sqlite3 along, which a run without a history does without.
-            from oomproof.history.store import Outcome  # noqa: PLC0415
-
             self.recorder.attempt_ended(
                 attempt_id,
                 Outcome(

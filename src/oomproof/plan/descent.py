@@ -9,16 +9,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from fractions import Fraction
 
 from oomproof.errors import InvalidPolicy
 from oomproof.plan.budget import default_margin_floor
 from oomproof.plan.model import Plan
 
-FLOOR_SHARE = Fraction(1, 4)
-"""No budget below this share of the first one: a program that dies there has another problem."""
+FLOOR_DIVISOR = 4
+"""No budget below this part of the first one: a program that dies there has another problem."""
 
-_POLICY = re.compile(r"(?P<rule>[a-z]+):(?P<percent>\d{1,6}(?:\.\d{1,6})?)%", re.ASCII)
+_WHOLE = 1_000_000
+_POLICY = re.compile(r"(?P<rule>[a-z]+):(?P<whole>\d{1,6})(?:\.(?P<part>\d{1,4}))?%", re.ASCII)
 
 
 class Rule(StrEnum):
@@ -35,10 +35,11 @@ class Policy:
     """``shrink:10%`` or ``margin:50%``, parsed."""
 
     rule: Rule
-    percent: Fraction
+    millionths: int
+    """P as parts of a million: 100000 for 10 %."""
 
     def __str__(self) -> str:
-        return f"{self.rule.value}:{float(self.percent):g}%"
+        return f"{self.rule.value}:{self.millionths / 10_000:g}%"
 
 
 def parse_policy(text: str) -> Policy:
@@ -47,8 +48,9 @@ def parse_policy(text: str) -> Policy:
     rules = [rule.value for rule in Rule]
     if match is None or match["rule"] not in rules:
         raise InvalidPolicy(f"{text!r} is not a policy: write shrink:P% or margin:P%, for example shrink:10%")
-    policy = Policy(Rule(match["rule"]), Fraction(match["percent"]))
-    if not policy.percent or (policy.rule is Rule.SHRINK and policy.percent >= 100):
+    millionths = int(match["whole"] + (match["part"] or "").ljust(4, "0"))
+    policy = Policy(Rule(match["rule"]), millionths)
+    if not millionths or (policy.rule is Rule.SHRINK and millionths >= _WHOLE):
         raise InvalidPolicy(
             f"{text!r} would change nothing or leave nothing: P is more than 0 and, for shrink, less than 100"
         )
@@ -62,18 +64,16 @@ def next_budget(policy: Policy, plan: Plan, budget_bytes: int, floor_bytes: int 
     the default floor, a quarter of the plan's budget.
     """
     if policy.rule is Rule.SHRINK:
-        smaller = int(budget_bytes * (100 - policy.percent) / 100)
+        smaller = budget_bytes * (_WHOLE - policy.millionths) // _WHOLE
     else:
-        # A budget that was asked for above what can be had left no margin to grow.
         margin = plan.allowed_bytes - budget_bytes
+        # A budget that was asked for above what can be had left no margin to grow.
         grown = (
-            margin * (100 + policy.percent) / 100 if margin > 0 else default_margin_floor(plan.allowed_bytes)
+            margin * (_WHOLE + policy.millionths)
+            if margin > 0
+            else _WHOLE * default_margin_floor(plan.allowed_bytes)
         )
-        smaller = plan.allowed_bytes - _ceil(grown)
+        smaller = (plan.allowed_bytes * _WHOLE - grown) // _WHOLE
     smaller = min(smaller, budget_bytes - 1)
-    floor = floor_bytes if floor_bytes is not None else _ceil(plan.budget_bytes * FLOOR_SHARE)
+    floor = floor_bytes if floor_bytes is not None else -(-plan.budget_bytes // FLOOR_DIVISOR)
     return smaller if smaller >= max(floor, 1) else None
-
-
-def _ceil(number: Fraction | int) -> int:
-    return -(-number // 1)

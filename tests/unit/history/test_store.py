@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from oomproof.errors import HistoryError
-from oomproof.history.record import Record, open_record
-from oomproof.history.store import FILE_NAME, SCHEMA_VERSION, History, Outcome, Run, default_path
+from oomproof.history.model import FILE_NAME, Outcome, Run, default_path
+from oomproof.history.record import Record
+from oomproof.history.store import SCHEMA_VERSION, History
 
 RUN = Run("run", ("engine", "--memory", "{budget}"), 1 << 30, 900 << 20)
 KILLED = Outcome(
@@ -50,7 +51,8 @@ def test_an_attempt_is_there_before_and_after_its_end(path: Path) -> None:
 
 def test_a_started_attempt_survives_sigkill_at_once(path: Path) -> None:
     script = (
-        "import os, signal, sys; from pathlib import Path; from oomproof.history.store import History, Run\n"
+        "import os, signal, sys; from pathlib import Path\n"
+        "from oomproof.history.model import Run; from oomproof.history.store import History\n"
         "history = History.open(Path(sys.argv[1]))\n"
         "history.attempt_started(history.run_started(Run('run', ('x',), None, 1)), 1, 5)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
@@ -90,10 +92,9 @@ def test_a_damaged_file_is_set_aside_and_a_new_one_begun(
 ) -> None:
     path.parent.mkdir()
     path.write_bytes(content)
-    record = open_record(path, warnings.append, required=False)
+    record = Record(path, warnings.append)
     record.run_started(RUN)
     assert record.attempt_started(1, 5) is not None
-    record.close()
     [warning] = warnings
     assert "damaged" in warning
     [aside] = path.parent.glob("*.damaged-*")
@@ -110,7 +111,7 @@ def unusable(tmp_path: Path) -> Path:
 def test_an_unusable_place_is_said_once_and_nothing_is_remembered(
     unusable: Path, warnings: list[str]
 ) -> None:
-    record = open_record(unusable, warnings.append, required=False)
+    record = Record(unusable, warnings.append)
     record.run_started(RUN)
     attempt = record.attempt_started(1, 5)
     record.attempt_ended(attempt, KILLED)
@@ -121,8 +122,8 @@ def test_an_unusable_place_is_said_once_and_nothing_is_remembered(
 
 
 def test_an_unusable_place_that_was_asked_for_is_an_error(unusable: Path, warnings: list[str]) -> None:
-    with pytest.raises(HistoryError, match="--no-history") as caught:
-        open_record(unusable, warnings.append, required=True)
+    with pytest.raises(HistoryError, match="--history none") as caught:
+        Record(unusable, warnings.append).run_started(RUN, required=True)
     assert caught.value.exit_code == 125
     assert not warnings
 
@@ -132,14 +133,14 @@ def test_a_file_of_a_newer_oomproof_is_left_alone(path: Path, warnings: list[str
     with sqlite3.connect(path) as connection:
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     connection.close()
-    open_record(path, warnings.append, required=False)
+    Record(path, warnings.append).run_started(RUN)
     assert "newer oomproof" in warnings[0]
     with pytest.raises(HistoryError, match="newer oomproof"):
-        open_record(path, warnings.append, required=True)
+        Record(path, warnings.append).run_started(RUN, required=True)
 
 
 def test_a_disk_that_fails_later_is_said_once(path: Path, warnings: list[str]) -> None:
-    record = Record(History.open(path), warnings.append)
+    record = Record(path, warnings.append)
     record.run_started(RUN)
     with sqlite3.connect(path) as connection:
         connection.execute("DROP TABLE attempts")
@@ -148,6 +149,34 @@ def test_a_disk_that_fails_later_is_said_once(path: Path, warnings: list[str]) -
     assert record.attempt_started(2, 4) is None
     [warning] = warnings
     assert "not remembered" in warning
+
+
+def test_a_disk_that_hangs_is_given_up_and_said(
+    path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oomproof.history.record.PATIENCE_S", 0.5)
+    History.open(path).close()
+    with sqlite3.connect(path, isolation_level=None) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        Record(path, warnings.append).run_started(RUN)
+    holder.close()
+    [warning] = warnings
+    assert "no answer from the disk" in warning
+
+
+def test_the_writer_of_the_history_is_all_that_loads_sqlite(path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from oomproof.history.model import Run; from oomproof.history.record import Record\n"
+        "record = Record(Path(sys.argv[1]), print); record.run_started(Run('run', ('x',), None, 1))\n"
+        "assert record.attempt_started(1, 5) == 1\n"
+        "print([name for name in sys.modules if 'sqlite' in name])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path)], check=True, capture_output=True, text=True
+    )
+    assert done.stdout == "[]\n"
+    assert len(attempts_in(path)) == 1
 
 
 def test_where_the_file_lives() -> None:

@@ -1,0 +1,47 @@
+"""What is remembered, and where, as frozen data: SQLite is not imported here. Sizes are bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+STATE_VARIABLE = "OOMPROOF_STATE_DIR"
+FILE_NAME = "history.sqlite3"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One call of a launching verb. Sizes in bytes."""
+
+    verb: str
+    command: tuple[str, ...]
+    limit_bytes: int | None
+    planned_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended, in the words of the event stream. Sizes in bytes."""
+
+    verdict: str
+    confidence: str
+    exit_code: int | None
+    signal: int | None
+    oom_kills: int | None
+    peak_bytes: int | None
+    duration_s: float
+    next_budget_bytes: int | None
+    evidence: tuple[str, ...]
+
+
+def default_path(environ: Mapping[str, str]) -> Path:
+    """``OOMPROOF_STATE_DIR``, else the user's state directory, else ``/var/lib/oomproof``."""
+    if directory := environ.get(STATE_VARIABLE):
+        return Path(directory) / FILE_NAME
+    if state_home := environ.get("XDG_STATE_HOME"):
+        return Path(state_home) / "oomproof" / FILE_NAME
+    home = environ.get("HOME")
+    if home and home != "/":
+        return Path(home) / ".local" / "state" / "oomproof" / FILE_NAME
+    return Path("/var/lib/oomproof") / FILE_NAME
