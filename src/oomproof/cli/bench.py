@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     command = launching.need_command(launching.command_of(args), "bench")
     launching.warn_of_unknown_variables(SETTINGS)
     with open_events(settings["events"], output.warning) as events, Signals() as signals:
-        planned = plan_here(settings)
+        planned = plan_here(settings, signals.stop_requested)
         launching.announce(planned.plan, events, command)
         result = launching.launch("bench", command, settings, planned, events=events, signals=signals)
     for line in report_lines(result):

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     command = launching.need_command(settings["command"] or (), "entrypoint")
     launching.warn_of_unknown_variables(SETTINGS)
     with open_events(settings["events"], output.warning) as events, Signals() as signals:
-        planned = plan_here(settings)
+        planned = plan_here(settings, signals.stop_requested)
         if settings["bench"] is not None:
             launching.announce(planned.plan, events, settings["bench"])
             benched = launching.launch(

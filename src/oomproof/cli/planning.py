@@ -6,7 +6,7 @@ Not covered: what the steps do (`oomproof.limits`, `oomproof.probe`, `oomproof.p
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,15 +28,16 @@ class Planned:
     plan: Plan
 
 
-def plan_here(settings: Mapping[str, Any]) -> Planned:
+def plan_here(settings: Mapping[str, Any], stop_requested: Callable[[], object] = lambda: None) -> Planned:
     """Check, probe if that is wished, and plan, by the settings of `oomproof.config.PLANNING`.
 
-    A probe that fails is a notice of the plan. Raises what `plan_budget` raises.
+    A probe that fails is a notice of the plan; one under way ends soon after `stop_requested`
+    answers with anything but None. Raises what `plan_budget` raises.
     """
     limits = detect_limits()
     if settings["limit"] is not None:
         limits = with_leaf_limit(limits, settings["limit"])
-    probe, notice = _probe(settings)
+    probe, notice = _probe(settings, stop_requested)
     request = PlanRequest(
         budget_bytes=settings["budget"],
         cap_bytes=settings["cap"],
@@ -49,7 +50,9 @@ def plan_here(settings: Mapping[str, Any]) -> Planned:
     return Planned(limits, probe, plan)
 
 
-def _probe(settings: Mapping[str, Any]) -> tuple[ProbeResult | None, str | None]:
+def _probe(
+    settings: Mapping[str, Any], stop_requested: Callable[[], object]
+) -> tuple[ProbeResult | None, str | None]:
     """The probe's result, or None and, where a probe was wished for, why there is none."""
     if settings["probe_result"] is not None:
         return _read_result(settings["probe_result"]), None
@@ -58,8 +61,12 @@ def _probe(settings: Mapping[str, Any]) -> tuple[ProbeResult | None, str | None]
     # Imported here: a start without a probe does without it.
     from oomproof.probe import ProbeRequest, run_probe
 
+    def stop_on_request(*_: object) -> None:
+        if stop_requested() is not None:
+            raise KeyboardInterrupt
+
     try:
-        return run_probe(ProbeRequest(limit_bytes=settings["limit"])), None
+        return run_probe(ProbeRequest(limit_bytes=settings["limit"]), stop_on_request), None
     except OomproofError as error:
         return None, f"the probe failed: {error}"
 

@@ -26,6 +26,6 @@ def run(args: argparse.Namespace) -> int:
     command = launching.need_command(launching.command_of(args), "run")
     launching.warn_of_unknown_variables(SETTINGS)
     with open_events(settings["events"], output.warning) as events, Signals() as signals:
-        planned = plan_here(settings)
+        planned = plan_here(settings, signals.stop_requested)
         launching.announce(planned.plan, events, command)
         return launching.launch("run", command, settings, planned, events=events, signals=signals).exit_status

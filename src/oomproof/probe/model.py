@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from oomproof.errors import UsageError
+from oomproof.errors import ProbeError, UsageError
 from oomproof.units import GIB, MIB
 
 SCHEMA_VERSION = 1
@@ -93,6 +93,42 @@ class ProbeResult:
     def overhead_bytes(self) -> int:
         """May be negative when others gave memory back meanwhile."""
         return self.usage_peak_bytes - self.usage_before_bytes - self.allocated_bytes
+
+    @classmethod
+    def from_json(cls, document: object) -> ProbeResult:
+        """The sizes that `as_json` wrote, without their explanation; raises ProbeError for anything else."""
+        if not isinstance(document, dict):
+            raise ProbeError("it is not a JSON object")
+        if document.get("schema_version") != SCHEMA_VERSION:
+            version = document.get("schema_version")
+            raise ProbeError(f"its schema_version is {version!r} and not {SCHEMA_VERSION}")
+
+        def size(name: str) -> int:
+            value = document.get(name)
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise ProbeError(f"its {name} is {value!r} and not a number of bytes")
+            return value
+
+        stop_reason, seconds = document.get("stop_reason"), document.get("duration_seconds")
+        if stop_reason not in [reason.value for reason in StopReason]:
+            raise ProbeError(f"its stop_reason is {stop_reason!r}")
+        if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
+            raise ProbeError(f"its duration_seconds is {seconds!r} and not a number")
+        return cls(
+            cgroup_limit_bytes=None
+            if document.get("cgroup_limit_bytes") is None
+            else size("cgroup_limit_bytes"),
+            usage_before_bytes=size("usage_before_bytes"),
+            allocated_bytes=size("allocated_bytes"),
+            usage_peak_bytes=size("usage_peak_bytes"),
+            probe_chunks=size("probe_chunks"),
+            stop_reason=StopReason(stop_reason),
+            duration_seconds=seconds,
+            kernel_overhead_bytes=size("kernel_overhead_bytes"),
+            others_bytes=size("others_bytes"),
+            extrapolated=document.get("extrapolated") is True,
+            error_bytes=size("error_bytes"),
+        )
 
     def as_json(self) -> dict[str, object]:
         """The public JSON document; field names and meaning are a contract."""
