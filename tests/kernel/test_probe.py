@@ -8,21 +8,30 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from oomproof.errors import LeafUnavailable
 from oomproof.leaf import Leaf, make_leaf
+from oomproof.leaf.v1 import LeafV1
+from oomproof.leaf.v2 import LeafV2
 from oomproof.limits import find_memory_cgroup
 from oomproof.probe import ProbeRequest, StopReason, run_probe
+from oomproof.probe.decide import Progress
+from oomproof.probe.readings import Reading
 from oomproof.units import MIB
 
 pytestmark = pytest.mark.kernel
 
 LIMIT = 96 * MIB
 SETTLE_S, SETTLE_BYTES = 2.0, 8 * MIB
+PROBE = (sys.executable, "-m", "oomproof", "probe", "--json")
+SLOWLY = ("--limit", str(LIMIT), "--chunk", "64KiB")
+"""Steps so small that there is time to interfere."""
+NEIGHBOUR = Path(__file__).with_name("neighbour.py")
+HOG = Path(__file__).with_name("hog.py")
 
 
 @pytest.fixture
@@ -33,31 +42,79 @@ def container() -> Iterator[Leaf]:
         yield leaf
 
 
-def probe_leaves() -> list[Path]:
+def in_cgroup(leaf: Leaf, *command: str) -> list[str]:
+    """`command`, to be run in `leaf`."""
+    return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(leaf.join_path), *command]
+
+
+def probe_in(leaf: Leaf, *arguments: str, wrapped_by: tuple[str, ...] = ()) -> dict[str, Any]:
+    """What the probe answers as the only program in `leaf`."""
+    command = in_cgroup(leaf, *wrapped_by, *PROBE, *arguments)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def probe_leaves() -> set[Path]:
     own = find_memory_cgroup()
     assert own is not None
-    return [path for path in own.directory.rglob("oomproof-probe-*") if path.is_dir()]
+    return {path for path in own.directory.parent.rglob("oomproof-probe-*") if path.is_dir()}
 
 
-def leaves_of(pid: int) -> list[Path]:
-    return [path for path in probe_leaves() if f"-{pid}-" in path.name]
+def leaf_of(pid: int) -> Path | None:
+    return next((path for path in probe_leaves() if path.name.startswith(f"oomproof-probe-{pid}-")), None)
 
 
-def start_probe(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "oomproof", "probe", "--json", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def wait_until(condition: object, timeout_s: float = 20.0) -> None:
-    assert callable(condition)
+def wait_until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not come to that in time"
         time.sleep(0.01)
+
+
+def exists(pid: int) -> bool:
+    """Whether the process lives; a zombie that nobody reaps holds no memory and counts as gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+class Running:
+    """A probe under way that has touched something: oomproof, its guard, its toucher and its leaf."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [*PROBE, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        wait_until(lambda: self._usage() > 4 * MIB)
+        leaf = leaf_of(self.process.pid)
+        assert leaf is not None
+        self.leaf = leaf
+        self.toucher = int((leaf / "cgroup.procs").read_text())
+        self.guard = parent_of(self.toucher)
+
+    def _usage(self) -> int:
+        assert self.process.poll() is None, "it ended before anything could be done to it"
+        leaf = leaf_of(self.process.pid)
+        name = "memory.current" if leaf and (leaf / "memory.current").exists() else "memory.usage_in_bytes"
+        return int((leaf / name).read_text()) if leaf else 0
+
+    def assert_nothing_is_left(self) -> None:
+        wait_until(lambda: not exists(self.toucher) and not exists(self.guard), SETTLE_S * slowness())
+        wait_until(lambda: not self.leaf.exists(), SETTLE_S * slowness())
+
+
+def slowness() -> float:
+    """How much slower than usual this machine runs Python, for time limits in emulated guests."""
+    started = time.perf_counter()
+    sum(range(300_000))
+    return max((time.perf_counter() - started) / 0.01, 1.0)
 
 
 def test_the_probe_ends_at_the_reserve_within_16_mib_of_the_limit() -> None:
@@ -66,3 +123,190 @@ def test_the_probe_ends_at_the_reserve_within_16_mib_of_the_limit() -> None:
     assert result.cgroup_limit_bytes == LIMIT
     assert LIMIT - 16 * MIB < result.allocated_bytes < LIMIT
     assert result.usage_peak_bytes < LIMIT
+
+
+def test_inside_a_container_the_limit_of_the_container_binds(container: Leaf) -> None:
+    document = probe_in(container)
+    assert document["cgroup_limit_bytes"] == LIMIT
+    assert document["stop_reason"] == "reserve"
+    grown = document["usage_peak_bytes"] - document["usage_before_bytes"]
+    assert document["overhead_bytes"] == grown - document["allocated_bytes"]
+    by_cause = sum(document["overhead_by_cause"].values())
+    assert document["overhead_bytes"] == by_cause + document["others_bytes"]
+    # A page-table entry of 8 bytes for each page of 4 KiB, and tables that are not full.
+    assert document["allocated_bytes"] // 512 <= document["overhead_by_cause"]["page_tables"] + 64 * 1024
+    assert document["kernel_overhead_bytes"] < document["allocated_bytes"] // 512 + 2 * MIB
+
+
+def test_everything_is_given_back_within_2_s(container: Leaf) -> None:
+    before = container.usage_bytes()
+    assert probe_in(container)["allocated_bytes"] > LIMIT // 2
+    wait_until(lambda: container.usage_bytes() <= before + SETTLE_BYTES, SETTLE_S)
+    assert not [path for path in container.cgroups() if "probe" in path.name]
+
+
+@pytest.mark.parametrize(("beyond_bytes", "killed"), [(0, False), (16 * MIB, True)])
+def test_what_it_answers_lives_and_16_mib_more_is_killed(
+    container: Leaf, beyond_bytes: int, killed: bool
+) -> None:
+    """The truth is what the kernel does to a program beside a waiting launcher of the prober's size."""
+    size = probe_in(container)["allocated_bytes"] + beyond_bytes
+    hog = [sys.executable, "-S", "-E", str(HOG), str(size)]
+    launcher = (
+        f"import oomproof.cli.probe, subprocess, sys; sys.exit(subprocess.run({hog!r}).returncode != 0)"
+    )
+    done = subprocess.run(in_cgroup(container, sys.executable, "-c", launcher), timeout=100, check=False)
+    assert ((container.events().oom_kill or 0) > 0) is killed
+    assert (done.returncode != 0) is killed
+
+
+def test_max_is_touched_exactly() -> None:
+    result = run_probe(ProbeRequest(max_bytes=20 * MIB + 4096, chunk_bytes=8 * MIB))
+    assert (result.allocated_bytes, result.stop_reason) == (20 * MIB + 4096, StopReason.MAXIMUM)
+    assert result.probe_chunks == 3
+
+
+def test_the_deadline_ends_it_with_what_was_touched() -> None:
+    result = run_probe(ProbeRequest(limit_bytes=LIMIT, chunk_bytes=16 * 1024, deadline_s=3))
+    assert result.stop_reason is StopReason.DEADLINE
+    assert 0 < result.allocated_bytes < LIMIT
+
+
+def test_without_a_leaf_it_runs_in_the_own_cgroup_and_says_so(container: Leaf) -> None:
+    document = probe_in(container, wrapped_by=with_read_only_cgroupfs())
+    assert document["stop_reason"] == "reserve"
+    assert document["cgroup_limit_bytes"] == LIMIT
+    assert "own cgroup" in document["notices"][0]
+
+
+def test_a_limit_without_a_leaf_is_an_error_that_says_why() -> None:
+    command = [*with_read_only_cgroupfs(), *PROBE, "--limit", "96MiB"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 125
+    assert done.stdout == ""
+    assert done.stderr.startswith("oomproof: error: no cgroup can be made below")
+    assert done.stderr.count("\n") == 1
+
+
+def with_read_only_cgroupfs() -> tuple[str, ...]:
+    own = find_memory_cgroup()
+    assert own is not None
+    script = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
+    return ("unshare", "--mount", "sh", "-c", script, str(own.mount_point))
+
+
+def test_a_toucher_that_the_kernel_kills_answers_with_what_it_had() -> None:
+    def leave_almost_nothing(progress: Progress, reading: Reading) -> None:
+        if progress.allocated_bytes >= LIMIT // 2 and reading.leaf_usage_bytes is not None:
+            own_leaf().set_limit(reading.leaf_usage_bytes + 2 * MIB)
+
+    result = run_probe(ProbeRequest(limit_bytes=LIMIT, chunk_bytes=16 * MIB), on_step=leave_almost_nothing)
+    assert result.stop_reason is StopReason.KILLED
+    assert LIMIT // 2 <= result.allocated_bytes < LIMIT
+    assert result.notices[-1].startswith("The kernel's OOM killer killed the toucher")
+    assert leaf_of(os.getpid()) is None
+
+
+def test_a_limit_lowered_meanwhile_is_obeyed() -> None:
+    def lower(progress: Progress, reading: Reading) -> None:
+        if progress.allocated_bytes == 16 * MIB:
+            own_leaf().set_limit(LIMIT // 2)
+
+    result = run_probe(ProbeRequest(limit_bytes=LIMIT, chunk_bytes=8 * MIB), on_step=lower)
+    assert result.stop_reason is StopReason.RESERVE
+    assert result.cgroup_limit_bytes == LIMIT // 2
+    assert result.allocated_bytes < LIMIT // 2
+    assert "The limit changed from 96.00 MiB to 48.00 MiB" in result.notices[-1]
+
+
+def own_leaf() -> Leaf:
+    """The leaf of the probe that runs in this very process."""
+    directory = leaf_of(os.getpid())
+    assert directory is not None
+    own = find_memory_cgroup()
+    assert own is not None
+    return LeafV1(directory) if own.version == 1 else LeafV2(directory)
+
+
+def test_an_address_space_limit_ends_it_with_what_the_kernel_gave() -> None:
+    limited = 'ulimit -v 400000 && exec "$@"'
+    command = ["sh", "-c", limited, "sh", *PROBE, "--limit", "768MiB", "--chunk", "32MiB"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["stop_reason"] == "limit"
+    assert 100 * MIB < document["allocated_bytes"] < 400_000 * 1024
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_early_with_the_partial_result(number: signal.Signals, code: int) -> None:
+    running = Running(*SLOWLY)
+    running.process.send_signal(number)
+    output, errors = running.process.communicate(timeout=60)
+    assert (running.process.returncode, errors) == (code, "")
+    document = json.loads(output)
+    assert document["stop_reason"] == "interrupted"
+    assert document["allocated_bytes"] > 0
+    running.assert_nothing_is_left()
+
+
+def test_nothing_outlives_a_killed_oomproof() -> None:
+    running = Running(*SLOWLY)
+    running.process.kill()
+    running.process.communicate(timeout=60)
+    running.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("victim", ["toucher", "guard"])
+def test_a_killed_child_answers_with_what_it_had(victim: str) -> None:
+    running = Running(*SLOWLY)
+    os.kill(getattr(running, victim), signal.SIGKILL)
+    output, errors = running.process.communicate(timeout=60)
+    assert (running.process.returncode, errors) == (0, "")
+    document = json.loads(output)
+    assert document["stop_reason"] == "killed"
+    assert document["allocated_bytes"] > 0
+    running.assert_nothing_is_left()
+
+
+def test_a_signal_at_any_moment_leaves_nothing() -> None:
+    """Killed at moments spread from the first instruction to the end of a short run."""
+    before = probe_leaves()
+    for moment in range(12):
+        command = [*PROBE, "--max", "16MiB"]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(moment * 0.02 * slowness())
+        process.send_signal(signal.SIGTERM if moment % 2 else signal.SIGKILL)
+        process.wait(60)
+    wait_until(lambda: probe_leaves() <= before, 10)
+
+
+def test_a_neighbour_that_grows_in_the_same_cgroup_lives(container: Leaf) -> None:
+    container.set_limit(2 * LIMIT)
+    grow = [sys.executable, "-S", "-E", str(NEIGHBOUR), str(50 * MIB), str(LIMIT)]
+    command = in_cgroup(container, *grow)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as neighbour:
+        assert neighbour.stdout is not None and neighbour.stdin is not None
+        assert neighbour.stdout.readline() == b"growing\n"
+        result = probe_in(container)
+        assert neighbour.poll() is None
+        neighbour.stdin.close()
+        assert neighbour.wait(60) == 0
+    assert result["allocated_bytes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--chunk", "0"), "--chunk 0 leaves nothing to probe"),
+        (("--max", "12 parsecs"), "'12 parsecs' is not a size"),
+        (("--reserve=-1",), "'-1' is not a size"),
+        (("--deadline", "soon"), "--deadline soon is no time"),
+        (("--limit", "0"), "--limit 0 leaves nothing to probe"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments: tuple[str, ...], message: str) -> None:
+    done = subprocess.run([*PROBE, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -52,8 +52,8 @@ class Answer:
 class Toucher:
     """A started toucher. `close` it, then remove its leaf, then `finish`; each is safe to repeat."""
 
-    def __init__(self, leaf: Leaf | None, threads: int) -> None:
-        """Start it in `leaf` (None: in the own cgroup); call `wait_ready` next.
+    def __init__(self, threads: int) -> None:
+        """Start it, in the own cgroup as yet.
 
         Raises ProbeError when the interpreter cannot be started.
         """
@@ -63,12 +63,10 @@ class Toucher:
         self._answers, answers_write = _pipe()
         lifeline_read, self._lifeline = _pipe()
         ours = (commands_read, answers_write, lifeline_read)
-        version = "0" if leaf is None else "1" if isinstance(leaf, LeafV1) else "2"
-        arguments = [version, str(leaf.directory if leaf else "-"), str(_PACKAGE_PARENT), str(threads)]
         try:
             self._guard: int | None = os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-I", "-S", str(_SCRIPT), *arguments],
+                [sys.executable, "-I", "-S", str(_SCRIPT), str(_PACKAGE_PARENT), str(threads)],
                 os.environ,
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, fd, target) for target, fd in zip((0, 1, 3), ours, strict=True)
@@ -88,9 +86,20 @@ class Toucher:
                 os.close(fd)
         self._pending = b""
 
-    def wait_ready(self) -> Accounts:
-        """Wait until it sits in its leaf and is ready to touch; raises ProbeError when it does not."""
-        answer = self._read(time.monotonic() + _START_TIMEOUT_S)
+    def inherit(self, leaf: Leaf) -> None:
+        """Have the guard remove `leaf` should this process die before `finish`."""
+        version = 1 if isinstance(leaf, LeafV1) else 2
+        try:
+            os.write(self._lifeline, f"{version} {leaf.directory}".encode())
+        except BrokenPipeError:
+            pass  # the guard is dead, and so is the toucher: `join` will tell
+
+    def join(self, leaf: Leaf | None) -> Accounts:
+        """Have it move into `leaf` (None: stay) and wait until it is ready to touch.
+
+        Raises ProbeError when it does not get there.
+        """
+        answer = self._ask(f"join {leaf.directory if leaf else ''}", time.monotonic() + _START_TIMEOUT_S)
         if answer.outcome is not Outcome.READY:
             reason = answer.reason or f"it {answer.outcome.value} before it was ready"
             raise ProbeError(f"the toucher could not start ({reason}): try again, or go without a probe")
@@ -98,11 +107,7 @@ class Toucher:
 
     def touch(self, size: int, until: float | None = None) -> Answer:
         """Have it map and touch `size` more bytes; `until` is a time of `time.monotonic`."""
-        try:
-            os.write(self._commands, b"touch %d\n" % size)
-        except BrokenPipeError:
-            return Answer(Outcome.DIED)
-        return self._read(until)
+        return self._ask(f"touch {size}", until)
 
     def close(self, timeout_s: float = 60.0) -> None:
         """Have it killed and wait until its memory is back; raises ProbeError when that takes too long."""
@@ -127,6 +132,13 @@ class Toucher:
             os.waitpid(guard, 0)
         except ChildProcessError:
             pass  # reaped already by a launcher that waits for every child
+
+    def _ask(self, command: str, until: float | None) -> Answer:
+        try:
+            os.write(self._commands, f"{command}\n".encode())
+        except BrokenPipeError:
+            return Answer(Outcome.DIED)
+        return self._read(until)
 
     def _read(self, until: float | None) -> Answer:
         poll = select.poll()

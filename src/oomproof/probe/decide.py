@@ -12,10 +12,10 @@ from oomproof.probe.model import ProbeRequest, StopReason
 from oomproof.probe.readings import Reading
 from oomproof.units import GIB, MIB
 
-SMALLEST_STEP_BYTES = MIB
+SMALLEST_STEP_BYTES = MIB // 4
 PAGE_BYTES = 4096
 _SMALLEST_RESERVE, _LARGEST_RESERVE = 4 * MIB, 64 * MIB
-_RESERVE_SHARE = 256
+_RESERVE_SHARE = 512
 _OOM_GROUP_SHARE, _SMALLEST_OOM_GROUP_RESERVE = 32, 32 * MIB
 _HOST_SHARE, _SMALLEST_HOST_RESERVE, _LARGEST_HOST_RESERVE = 16, 128 * MIB, 8 * GIB
 _STALLED_SHARE = 0.2
@@ -70,7 +70,7 @@ class Stop:
 def reserves(request: ProbeRequest, first: Reading) -> Reserves:
     """What to leave untouched, from the request and the first reading.
 
-    By default 1/256 of the limit, at least 4 MiB and at most 64 MiB: enough for what a
+    By default 1/512 of the limit, at least 4 MiB and at most 64 MiB: enough for what a
     neighbour takes between two readings, and well within 1 % of the limit. With
     memory.oom.group 1/32. Of the host 1/16, between 128 MiB and 8 GiB.
     """

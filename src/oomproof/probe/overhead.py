@@ -49,8 +49,10 @@ def split_overhead(
         causes["toucher"] = max((ready.leaf_usage_bytes or 0) - before.usage_bytes, 0)
     else:
         causes["toucher"] = ready.toucher.anonymous + ready.toucher.page_tables
+    heap_growth = max(last.toucher.anonymous - ready.toucher.anonymous - allocated_bytes, 0)
+    causes["toucher"] += heap_growth
     if last.leaf_usage_bytes is not None and ready.leaf_usage_bytes is not None:
         growth = last.leaf_usage_bytes - ready.leaf_usage_bytes
-        causes["charged_ahead"] = growth - allocated_bytes - kernel
+        causes["charged_ahead"] = growth - allocated_bytes - kernel - heap_growth
     overhead = peak_bytes - before.usage_bytes - allocated_bytes
     return Overhead(kernel, causes, overhead - sum(causes.values()))

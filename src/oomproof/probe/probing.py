@@ -11,16 +11,17 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from oomproof.errors import LeafUnavailable, OomproofError, ProbeError
+from oomproof.errors import LeafUnavailable, ProbeError
 from oomproof.leaf import Leaf, make_leaf
+from oomproof.limits import detect_limits
 from oomproof.limits.model import Status
 from oomproof.probe.child import Outcome, Toucher, signals_held
 from oomproof.probe.decide import Progress, Readings, Step, decide, reserves
 from oomproof.probe.model import ProbeRequest, ProbeResult, StopReason
 from oomproof.probe.overhead import split_overhead
-from oomproof.probe.readings import Accounts, Reading, take_reading
+from oomproof.probe.readings import Accounts, Reading, leaf_row, summarise, take_reading
 from oomproof.units import format_size
 
 OnStep = Callable[[Progress, Reading], None]
@@ -40,7 +41,7 @@ def run_probe(request: ProbeRequest | None = None, on_step: OnStep | None = None
     with ExitStack() as opened:
         with signals_held():  # so that what is made has an owner before anything can end us
             place = _open(request, opened)
-        accounts = place.toucher.wait_ready()
+        accounts = place.toucher.join(place.leaf)
         findings = _Findings(place, ready=place.read(accounts))
         try:
             findings.stop_reason = _probe(request, findings, on_step)
@@ -65,20 +66,19 @@ class _Place:
 
 
 def _open(request: ProbeRequest, opened: ExitStack) -> _Place:
-    """Make the leaf, start the toucher for it, and leave to `opened` how both are ended."""
-    leaf, notices = _make_leaf(request)
-    try:
-        before = take_reading(leaf)
-        notices += _check_bounds(request, before)
-        toucher = Toucher(leaf, threads=len(os.sched_getaffinity(0)))
-    except OomproofError:
-        if leaf is not None:
-            leaf.remove()
-        raise
+    """Start the toucher, make its leaf, and leave to `opened` how both are ended."""
+    report, at_s = detect_limits(), time.monotonic()
+    toucher = Toucher(threads=len(os.sched_getaffinity(0)))
     opened.callback(toucher.finish)
+    leaf, notices = _make_leaf(request)
     if leaf is not None:
+        toucher.inherit(leaf)
         opened.callback(leaf.remove)
+        if request.limit_bytes is not None:
+            leaf.set_limit(request.limit_bytes)
     opened.callback(toucher.close)
+    before = replace(summarise(report, leaf_row(leaf)), at_s=at_s)
+    notices += _check_bounds(request, before)
     return _Place(leaf, toucher, before, tuple(notices))
 
 
@@ -89,8 +89,6 @@ def _make_leaf(request: ProbeRequest) -> tuple[Leaf | None, list[str]]:
         if request.limit_bytes is not None:
             raise
         return None, [f"The probe ran in the own cgroup, so what others took is an estimate: {error}."]
-    if request.limit_bytes is not None:
-        leaf.set_limit(request.limit_bytes)
     return leaf, []
 
 

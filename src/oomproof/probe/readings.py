@@ -75,8 +75,8 @@ def leaf_row(leaf: Leaf | None) -> Candidate | None:
     )
 
 
-def summarise(report: LimitReport, leaf: Candidate | None, level: str | None) -> Reading:
-    """One reading from what `limits` and the leaf say."""
+def summarise(report: LimitReport, leaf: Candidate | None, level: str | None = None) -> Reading:
+    """One reading from what `limits` and the leaf say, of `level` or, with None, of the one that binds."""
     rows = [*([leaf] if leaf else []), *report.candidates]
     measured = next((row for row in rows if row.name == level), None) or _binding(rows)
     headrooms = [

@@ -2,30 +2,31 @@
 
 Two processes, so that nothing is left behind whichever one dies:
 
-- the *toucher* joins the leaf cgroup, makes itself the OOM killer's first choice, and
+- the *toucher* makes itself the OOM killer's first choice, joins the leaf cgroup, and
   touches as much as it is told; it dies with the guard;
 - the *guard*, its parent, holds no memory. It kills the toucher as soon as the command
   pipe is closed, and, when oomproof itself has died, removes the leaf cgroup too.
 
-File descriptors: 0 commands (``touch N``), 1 answers, 3 the lifeline, which stays open
-until oomproof has removed the leaf or is dead.
-Arguments: cgroup version and directory of the leaf (``0 -``: none), directory that holds
-the package ``oomproof``, largest number of threads.
+File descriptors: 0 commands (``join DIRECTORY``, ``touch BYTES``), 1 answers, 3 the lifeline,
+which stays open until oomproof is done or dead; what is written there (``VERSION DIRECTORY``)
+names the leaf to remove.
+Arguments: directory that holds the package ``oomproof``, largest number of threads.
 Not covered: how much to touch and when to stop, see `decide`.
 """
 
-# Every import is memory that cannot be probed: os.path and open() do for pathlib here.
+# Every import is memory that cannot be probed: `signal` and `threading` alone would be 1.3 MiB.
 # ruff: noqa: PTH112, PTH123, PLC0415
 from __future__ import annotations
 
+import _thread
 import ctypes
 import errno
 import os
 import select
-import signal
 import sys
 
 _COMMANDS, _ANSWERS, _LIFELINE = 0, 1, 3
+_SIGKILL = 9
 _PR_SET_PDEATHSIG = 1
 _PROT_READ_WRITE = 0x1 | 0x2
 _MAP_PRIVATE_ANONYMOUS = 0x02 | 0x20
@@ -50,25 +51,26 @@ _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
-def main(version: str, leaf: str, package: str, threads: str) -> int:
+def main(package: str, threads: str) -> int:
     """Fork into guard and toucher; both come back here to exit."""
     guard = os.getpid()
     toucher = os.fork()
     if toucher == 0:
         os.close(_LIFELINE)
-        return _serve(guard, leaf if version != "0" else None, int(threads))
+        return _serve(guard, int(threads))
     os.close(_ANSWERS)
-    _guard(toucher)
-    if version != "0" and os.path.isdir(leaf):
-        _remove_leaf(version, leaf, package)
+    _guard(toucher, package)
     return 0
 
 
-def _guard(toucher: int) -> None:
+def _guard(toucher: int, package: str) -> None:
     _wait_for_close(_COMMANDS)
-    os.kill(toucher, signal.SIGKILL)
+    os.kill(toucher, _SIGKILL)
     os.waitpid(toucher, 0)
     _wait_for_close(_LIFELINE)
+    version, _, leaf = os.read(_LIFELINE, 1 << 16).decode().partition(" ")
+    if leaf and os.path.isdir(leaf):
+        _remove_leaf(version, leaf, package)
 
 
 def _wait_for_close(pipe: int) -> None:
@@ -87,30 +89,36 @@ def _remove_leaf(version: str, leaf: str, package: str) -> None:
     (v1.LeafV1 if version == "1" else v2.LeafV2)(Path(leaf)).remove()
 
 
-def _serve(guard: int, leaf: str | None, threads: int) -> int:
-    """Answer commands until the pipe is closed."""
+def _serve(guard: int, threads: int) -> int:
+    """Answer commands until the pipe is closed or one cannot be obeyed."""
     try:
         _die_with(guard)
         _write("/proc/self/oom_score_adj", "1000")
-        if leaf is not None:
-            _write(f"{leaf}/cgroup.procs", "0")
+        with open(_COMMANDS, "rb", buffering=0) as commands:
+            for line in commands:
+                _answer(_obey(line.decode().removesuffix("\n"), threads))
     except OSError as error:
         _answer(f"failed {error.filename}: {error.strerror}")
         return 1
-    _answer(f"ready {_accounts()}")
-    with open(_COMMANDS, "rb", buffering=0) as commands:
-        for line in commands:
-            number = _touch(int(line.removeprefix(b"touch ")), threads)
-            _answer(f"refused {os.strerror(number)}" if number else f"done {_accounts()}")
     return 0
 
 
+def _obey(command: str, threads: int) -> str:
+    word, _, argument = command.partition(" ")
+    if word == "join":
+        if argument:
+            _write(f"{argument}/cgroup.procs", "0")
+        return f"ready {_accounts()}"
+    number = _touch(int(argument), threads)
+    return f"refused {os.strerror(number)}" if number else f"done {_accounts()}"
+
+
 def _die_with(guard: int) -> None:
-    if _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0) != 0:
+    if _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(_SIGKILL), 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != guard:  # it died before the kernel knew
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), _SIGKILL)
 
 
 def _write(path: str, text: str) -> None:
@@ -155,20 +163,21 @@ def _in_parallel(address: int, size: int, most_threads: int) -> list[int]:
     threads = max(1, min(most_threads, size // _SMALLEST_PART))
     if threads == 1:
         return [_populate(address, size)]
-    from threading import Thread
-
     part = -(-size // threads // _PART_ALIGNMENT) * _PART_ALIGNMENT
     errors: list[int] = []
 
-    def populate(start: int) -> None:
+    def populate(start: int, ended: _thread.LockType) -> None:
         errors.append(_populate(address + start, min(part, size - start)))
+        ended.release()
 
-    others = [Thread(target=populate, args=(start,)) for start in range(part, size, part)]
-    for thread in others:
-        thread.start()
-    populate(0)
-    for thread in others:
-        thread.join()
+    ends = []
+    for start in range(0, size, part):
+        ended = _thread.allocate_lock()
+        ended.acquire()
+        _thread.start_new_thread(populate, (start, ended))
+        ends.append(ended)
+    for ended in ends:
+        ended.acquire()
     return errors
 
 
