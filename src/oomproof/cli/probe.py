@@ -10,7 +10,7 @@ from types import FrameType
 
 from oomproof.cli import output
 from oomproof.errors import UsageError
-from oomproof.probe import ProbeRequest, ProbeResult, StopReason, run_probe
+from oomproof.probe import ProbeRequest, ProbeResult, Shape, StopReason, run_probe
 from oomproof.probe.model import DEFAULT_CHUNK_BYTES
 from oomproof.units import MIB, format_size, parse_size
 
@@ -31,16 +31,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit", metavar="SIZE", help="limit the probe's own leaf cgroup, as though a container had it"
     )
+    parser.add_argument(
+        "--as",
+        dest="shape",
+        choices=[shape.value for shape in Shape],
+        default=Shape.ANON.value,
+        help="kind of memory: private, on huge pages, page-locked or shared (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="touch 1/20 of what is left, at most 2GiB, and extrapolate with an error bar",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Probe and print; 0, or 128 + the signal that ended it early (what was found is printed)."""
     request = ProbeRequest(
-        chunk_bytes=parse_size(args.chunk) if args.chunk else DEFAULT_CHUNK_BYTES,
+        chunk_bytes=DEFAULT_CHUNK_BYTES if args.chunk is None else parse_size(args.chunk),
         max_bytes=_size(args.max),
         reserve_bytes=_size(args.reserve),
         deadline_s=_seconds(args.deadline),
         limit_bytes=_size(args.limit),
+        shape=Shape(args.shape),
+        quick=args.quick,
     )
     received: list[int] = []
 
@@ -97,6 +111,7 @@ def _print_for_people(result: ProbeResult) -> None:
         ("limit", _limit(result.cgroup_limit_bytes), ""),
         ("usage before", format_size(result.usage_before_bytes), ""),
         ("allocated", format_size(result.allocated_bytes), _STOPPED[result.stop_reason]),
+        *_extrapolation(result),
         ("usage at peak", format_size(result.usage_peak_bytes), ""),
         ("overhead", format_size(result.overhead_bytes), "all growth beside the allocation"),
         *(
@@ -107,13 +122,21 @@ def _print_for_people(result: ProbeResult) -> None:
         ("  others", format_size(result.others_bytes), ""),
     ]
     output.print_table(("", "SIZE", ""), rows, right=[1])
+    touched = result.allocated_bytes if result.touched_bytes is None else result.touched_bytes
     print(
         f"\n{result.probe_chunks} steps in {result.duration_seconds:.2f} s,"
-        f" {format_size(int(result.allocated_bytes / seconds))}/s"
+        f" {format_size(int(touched / seconds))}/s"
     )
     for notice in result.notices:
         output.warning(notice)
     sys.stdout.flush()
+
+
+def _extrapolation(result: ProbeResult) -> list[tuple[str, str, str]]:
+    if not result.extrapolated:
+        return []
+    touched = format_size(result.touched_bytes)
+    return [("  give or take", format_size(result.error_bytes), f"extrapolated from {touched}")]
 
 
 def _limit(size: int | None) -> str:

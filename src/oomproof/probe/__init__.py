@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oomproof.probe.model import ProbeRequest, ProbeResult, StopReason
+from oomproof.probe.model import ProbeRequest, ProbeResult, Shape, StopReason
 
 if TYPE_CHECKING:
     from oomproof.probe.probing import run_probe
 
-__all__ = ["ProbeRequest", "ProbeResult", "StopReason", "run_probe"]
+__all__ = ["ProbeRequest", "ProbeResult", "Shape", "StopReason", "run_probe"]
 
 
 def __getattr__(name: str) -> object:

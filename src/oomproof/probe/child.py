@@ -20,6 +20,7 @@ from pathlib import Path
 from oomproof.errors import ProbeError
 from oomproof.leaf import Leaf
 from oomproof.leaf.v1 import LeafV1
+from oomproof.probe.model import Shape
 from oomproof.probe.readings import NO_ACCOUNTS, Accounts
 
 _SCRIPT = Path(__file__).with_name("toucher.py")
@@ -29,6 +30,10 @@ _FIRST_FREE_FD = 10
 """Above all descriptors that have a meaning for the script."""
 
 
+_ACCOUNTS = {"page_tables": "VmPTE", "anonymous": "RssAnon", "shared": "RssShmem", "swapped": "VmSwap"}
+"""Fields of `Accounts` by their names in proc_pid_status(5)."""
+
+
 class Outcome(Enum):
     """What became of one command."""
 
@@ -36,6 +41,8 @@ class Outcome(Enum):
     DONE = "done"
     REFUSED = "refused"
     """The kernel gave none of it; what was touched before is kept."""
+    UNLOCKABLE = "unlockable"
+    """The memory is there, but RLIMIT_MEMLOCK does not let it be locked; none of it is kept."""
     DIED = "died"
     TIMED_OUT = "timed out"
 
@@ -52,7 +59,7 @@ class Answer:
 class Toucher:
     """A started toucher. `close` it, then remove its leaf, then `finish`; each is safe to repeat."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, shape: Shape, threads: int) -> None:
         """Start it, in the own cgroup as yet.
 
         Raises ProbeError when the interpreter cannot be started.
@@ -66,7 +73,7 @@ class Toucher:
         try:
             self._guard: int | None = os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-I", "-S", str(_SCRIPT), str(_PACKAGE_PARENT), str(threads)],
+                [sys.executable, "-I", "-S", str(_SCRIPT), str(_PACKAGE_PARENT), shape, str(threads)],
                 os.environ,
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, fd, target) for target, fd in zip((0, 1, 3), ours, strict=True)
@@ -160,8 +167,8 @@ def parse_answer(line: str) -> Answer:
     word, _, rest = line.partition(" ")
     if word == "failed":
         return Answer(Outcome.DIED, reason=rest)
-    if word == "refused":
-        return Answer(Outcome.REFUSED, reason=rest)
+    if word in ("refused", "unlockable"):
+        return Answer(Outcome(word), reason=rest)
     try:
         outcome = Outcome(word)
         told = {name: int(value) for name, _, value in (pair.partition("=") for pair in rest.split())}
@@ -169,7 +176,7 @@ def parse_answer(line: str) -> Answer:
         raise ProbeError(
             f"the toucher answered {line!r}, which is no answer: report this as a fault"
         ) from error
-    return Answer(outcome, Accounts(told.get("VmPTE", 0), told.get("RssAnon", 0), told.get("VmSwap", 0)))
+    return Answer(outcome, Accounts(**{field: told.get(name, 0) for field, name in _ACCOUNTS.items()}))
 
 
 def _pipe() -> tuple[int, int]:

@@ -18,6 +18,8 @@ _SMALLEST_RESERVE, _LARGEST_RESERVE = 4 * MIB, 64 * MIB
 _RESERVE_SHARE = 512
 _OOM_GROUP_SHARE, _SMALLEST_OOM_GROUP_RESERVE = 32, 32 * MIB
 _HOST_SHARE, _SMALLEST_HOST_RESERVE, _LARGEST_HOST_RESERVE = 16, 128 * MIB, 8 * GIB
+QUICK_STEPS = 8
+_QUICK_SHARE, _SMALLEST_QUICK_PART, _LARGEST_QUICK_PART = 20, 64 * MIB, 2 * GIB
 _STALLED_SHARE = 0.2
 """Standing still for a fifth of a step's time is being throttled, not being busy."""
 _SHORTEST_STALL_S = 0.05
@@ -40,6 +42,8 @@ class Progress:
     allocated_bytes: int
     largest_step_bytes: int
     """The chunk; less after the kernel refused a step."""
+    refused_by: StopReason = StopReason.LIMIT
+    """Why the kernel refused the last step that it refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +94,18 @@ def _within(size: int, smallest: int, largest: int) -> int:
     return min(max(size, smallest), largest)
 
 
+def quick_part(room_bytes: int) -> int:
+    """How much of `room_bytes` a quick probe touches, in bytes."""
+    return min(max(room_bytes // _QUICK_SHARE, _SMALLEST_QUICK_PART), _LARGEST_QUICK_PART, room_bytes)
+
+
 def decide(request: ProbeRequest, keep: Reserves, progress: Progress, readings: Readings) -> Step | Stop:
     """The next step."""
     if (trouble := _trouble(request, readings)) is not None:
         return Stop(trouble)
     if progress.largest_step_bytes < min(SMALLEST_STEP_BYTES, request.chunk_bytes):
-        return Stop(StopReason.LIMIT)
-    room, reason = _room(keep, readings.now)
+        return Stop(progress.refused_by)
+    room, reason = room_above(keep, readings.now)
     if room is not None and room < SMALLEST_STEP_BYTES:
         return Stop(reason)
     step = progress.largest_step_bytes
@@ -121,7 +130,7 @@ def _trouble(request: ProbeRequest, readings: Readings) -> StopReason | None:
     return None
 
 
-def _room(keep: Reserves, now: Reading) -> tuple[int | None, StopReason]:
+def room_above(keep: Reserves, now: Reading) -> tuple[int | None, StopReason]:
     """Bytes above the reserve at the tightest place (None: nowhere told), and why to stop there."""
     at_reserve = StopReason.OOM_GROUP if keep.for_oom_group else StopReason.RESERVE
     rooms = [

@@ -13,6 +13,19 @@ SCHEMA_VERSION = 1
 DEFAULT_CHUNK_BYTES = 256 * MIB
 
 
+class Shape(StrEnum):
+    """What kind of memory to ask for."""
+
+    ANON = "anon"
+    """Private memory as malloc gives it, on huge pages where the host's policy is so."""
+    HUGEPAGE = "hugepage"
+    """Private memory that asks for transparent huge pages."""
+    PINNED = "pinned"
+    """Private memory that is page-locked (mlock), as buffers for devices are."""
+    SHMEM = "shmem"
+    """Shared memory, as tmpfs and /dev/shm hold it."""
+
+
 class StopReason(StrEnum):
     """Why the probe stopped allocating."""
 
@@ -47,6 +60,9 @@ class ProbeRequest:
     """Headroom to leave untouched; None: from the limit, see `decide.reserves`."""
     deadline_s: float | None = None
     """Stop after so many seconds with what was touched until then."""
+    shape: Shape = Shape.ANON
+    quick: bool = False
+    """Touch a small part only (1/20 of what is left, at most 2 GiB) and extrapolate from it."""
     limit_bytes: int | None = None
     """Limit of the leaf cgroup that the probe makes for itself, as though a container had it."""
 
@@ -86,7 +102,11 @@ class ProbeResult:
     others_bytes: int = 0
     overhead_by_cause: dict[str, int] = field(default_factory=dict)
     extrapolated: bool = False
+    """Only `touched_bytes` were touched; allocation, peak and overhead follow from them."""
     error_bytes: int = 0
+    """How far `allocated_bytes` may be off, either way, because it is extrapolated."""
+    touched_bytes: int | None = None
+    """What was really touched; None: all of `allocated_bytes`."""
     notices: tuple[str, ...] = ()
 
     @property
@@ -133,6 +153,7 @@ class ProbeResult:
     def as_json(self) -> dict[str, object]:
         """The public JSON document; field names and meaning are a contract."""
         seconds = self.duration_seconds
+        touched = self.allocated_bytes if self.touched_bytes is None else self.touched_bytes
         return {
             "schema_version": SCHEMA_VERSION,
             "cgroup_limit_bytes": self.cgroup_limit_bytes,
@@ -145,11 +166,12 @@ class ProbeResult:
             "probe_chunks": self.probe_chunks,
             "stop_reason": self.stop_reason.value,
             "duration_seconds": round(seconds, 6),
-            "bytes_per_second": round(self.allocated_bytes / seconds) if seconds > 0 else None,
+            "bytes_per_second": round(touched / seconds) if seconds > 0 else None,
             "kernel_overhead_bytes": self.kernel_overhead_bytes,
             "overhead_by_cause": dict(self.overhead_by_cause),
             "others_bytes": self.others_bytes,
             "extrapolated": self.extrapolated,
             "error_bytes": self.error_bytes,
+            "touched_bytes": touched,
             "notices": list(self.notices),
         }

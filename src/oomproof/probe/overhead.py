@@ -15,10 +15,11 @@ _STAT_CAUSES = {
     "slab": "slab",
     "percpu": "percpu",
     "sock": "sockets",
-    "file": "file_cache",
-    "total_cache": "file_cache",
 }
-"""Fields of memory.stat (v2; ``total_cache`` on v1) by the cause that they are reported as."""
+"""Fields of memory.stat (v2 alone) by the cause that they are reported as."""
+
+_FILE_CACHE = (("file", "shmem"), ("total_cache", "total_shmem"))
+"""On v2 and v1: the page cache, and the part of it that is shared memory, no file's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,20 @@ class Overhead:
     others_bytes: int
 
 
+def kernel_causes(ready: Reading, last: Reading) -> dict[str, int]:
+    """What the kernel took for the probe from `ready` to `last`, by cause."""
+    causes = {"page_tables": max(last.toucher.page_tables - ready.toucher.page_tables, 0)}
+    at_start, at_end = dict(ready.leaf_stat), dict(last.leaf_stat)
+    for field, cause in _STAT_CAUSES.items():
+        if field in at_end:
+            causes[cause] = at_end[field] - at_start.get(field, 0)
+    for cache, shared in _FILE_CACHE:
+        if cache in at_end:
+            growth = at_end[cache] - at_start.get(cache, 0)
+            causes["file_cache"] = growth - (at_end.get(shared, 0) - at_start.get(shared, 0))
+    return causes
+
+
 def split_overhead(
     before: Reading, ready: Reading, last: Reading, peak_bytes: int, allocated_bytes: int
 ) -> Overhead:
@@ -38,18 +53,16 @@ def split_overhead(
     `before` is the reading before the toucher was started, `ready` the one when it had
     started, `last` the one after the last step.
     """
-    causes = {"page_tables": max(last.toucher.page_tables - ready.toucher.page_tables, 0)}
-    at_start, at_end = dict(ready.leaf_stat), dict(last.leaf_stat)
-    for field, cause in _STAT_CAUSES.items():
-        if field in at_end:
-            causes[cause] = at_end[field] - at_start.get(field, 0)
+    causes = kernel_causes(ready, last)
     kernel = sum(causes.values())
     if last.level == LEAF_NAME:
         # Its start was charged to the own cgroup, before it joined the leaf.
         causes["toucher"] = max((ready.leaf_usage_bytes or 0) - before.usage_bytes, 0)
     else:
         causes["toucher"] = ready.toucher.anonymous + ready.toucher.page_tables
-    heap_growth = max(last.toucher.anonymous - ready.toucher.anonymous - allocated_bytes, 0)
+    # The allocation is anonymous or shared; what else has grown is the interpreter's heap.
+    resident = last.toucher.anonymous + last.toucher.shared
+    heap_growth = max(resident - ready.toucher.anonymous - ready.toucher.shared - allocated_bytes, 0)
     causes["toucher"] += heap_growth
     if last.leaf_usage_bytes is not None and ready.leaf_usage_bytes is not None:
         growth = last.leaf_usage_bytes - ready.leaf_usage_bytes

@@ -11,16 +11,27 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from oomproof.errors import LeafUnavailable, ProbeError
 from oomproof.leaf import Leaf, make_leaf
 from oomproof.limits import detect_limits
 from oomproof.limits.model import Status
 from oomproof.probe.child import Outcome, Toucher, signals_held
-from oomproof.probe.decide import Progress, Readings, Step, decide, reserves
+from oomproof.probe.decide import (
+    PAGE_BYTES,
+    QUICK_STEPS,
+    Progress,
+    Readings,
+    Reserves,
+    Step,
+    decide,
+    quick_part,
+    reserves,
+    room_above,
+)
+from oomproof.probe.findings import Findings
 from oomproof.probe.model import ProbeRequest, ProbeResult, StopReason
-from oomproof.probe.overhead import split_overhead
 from oomproof.probe.readings import Accounts, Reading, leaf_row, summarise, take_reading
 from oomproof.units import format_size
 
@@ -42,13 +53,28 @@ def run_probe(request: ProbeRequest | None = None, on_step: OnStep | None = None
         with signals_held():  # so that what is made has an owner before anything can end us
             place = _open(request, opened)
         accounts = place.toucher.join(place.leaf)
-        findings = _Findings(place, ready=place.read(accounts))
+        findings = Findings(place.before, place.read(accounts), list(place.notices))
+        keep = reserves(request, place.before)
+        part = _part(request, keep, findings.ready)
         try:
-            findings.stop_reason = _probe(request, findings, on_step)
+            findings.stop_reason = _probe(part, keep, place, findings, on_step)
         except KeyboardInterrupt:
             findings.stop_reason = StopReason.INTERRUPTED
         duration_s = time.monotonic() - started_s
-    return findings.result(duration_s)
+    is_part = part is not request and findings.stop_reason is StopReason.MAXIMUM
+    return findings.extrapolated_result(request, keep, duration_s) if is_part else findings.result(duration_s)
+
+
+def _part(request: ProbeRequest, keep: Reserves, ready: Reading) -> ProbeRequest:
+    """What is really touched: for a quick probe a part, in steps that make enough points for a line."""
+    room, _ = room_above(keep, ready)
+    if not request.quick or room is None or room <= 0:
+        return request
+    size = quick_part(room)
+    if request.max_bytes is not None and request.max_bytes <= size:
+        return request
+    chunk = max(size // QUICK_STEPS // PAGE_BYTES * PAGE_BYTES, PAGE_BYTES)
+    return replace(request, max_bytes=size, chunk_bytes=min(chunk, request.chunk_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +94,7 @@ class _Place:
 def _open(request: ProbeRequest, opened: ExitStack) -> _Place:
     """Start the toucher, make its leaf, and leave to `opened` how both are ended."""
     report, at_s = detect_limits(), time.monotonic()
-    toucher = Toucher(threads=len(os.sched_getaffinity(0)))
+    toucher = Toucher(request.shape, threads=len(os.sched_getaffinity(0)))
     opened.callback(toucher.finish)
     leaf, notices = _make_leaf(request)
     if leaf is not None:
@@ -105,65 +131,13 @@ def _check_bounds(request: ProbeRequest, before: Reading) -> list[str]:
     return []
 
 
-@dataclass(slots=True)
-class _Findings:
-    """How far a probe has come."""
-
-    place: _Place
-    ready: Reading
-    previous: Reading = field(init=False)
-    last: Reading = field(init=False)
-    """Taken after everything that `allocated_bytes` counts."""
-    allocated_bytes: int = 0
-    chunks: int = 0
-    peak_bytes: int = field(init=False)
-    stop_reason: StopReason = StopReason.INTERRUPTED
-    notices: list[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.previous = self.last = self.ready
-        self.peak_bytes = max(self.place.before.usage_bytes, self.ready.usage_bytes)
-        self.notices = list(self.place.notices)
-
-    def add(self, size: int, reading: Reading) -> None:
-        """Count one step that was touched, and the reading after it."""
-        self.allocated_bytes += size
-        self.chunks += 1
-        self.previous, self.last = self.last, reading
-        self.peak_bytes = max(self.peak_bytes, reading.usage_bytes)
-
-    def result(self, duration_s: float) -> ProbeResult:
-        """The answer."""
-        before, last = self.place.before, self.last
-        overhead = split_overhead(before, self.ready, last, self.peak_bytes, self.allocated_bytes)
-        if last.limit_bytes != before.limit_bytes:
-            self.notices.append(
-                f"The limit changed from {format_size(before.limit_bytes)}"
-                f" to {format_size(last.limit_bytes)} while the probe ran."
-            )
-        return ProbeResult(
-            cgroup_limit_bytes=last.limit_bytes,
-            usage_before_bytes=before.usage_bytes,
-            allocated_bytes=self.allocated_bytes,
-            usage_peak_bytes=self.peak_bytes,
-            probe_chunks=self.chunks,
-            stop_reason=self.stop_reason,
-            duration_seconds=duration_s,
-            kernel_overhead_bytes=overhead.kernel_bytes,
-            others_bytes=overhead.others_bytes,
-            overhead_by_cause=overhead.by_cause,
-            notices=tuple(self.notices),
-        )
-
-
-def _probe(request: ProbeRequest, findings: _Findings, on_step: OnStep | None) -> StopReason:
+def _probe(
+    request: ProbeRequest, keep: Reserves, place: _Place, findings: Findings, on_step: OnStep | None
+) -> StopReason:
     """Step until there is a reason to stop."""
-    place = findings.place
-    keep = reserves(request, place.before)
     deadline = None if request.deadline_s is None else place.before.at_s + request.deadline_s
-    largest = request.chunk_bytes
+    progress = Progress(0, request.chunk_bytes)
     while True:
-        progress = Progress(findings.allocated_bytes, largest)
         if on_step is not None:
             on_step(progress, findings.last)
         readings = Readings(place.before, findings.previous, findings.last)
@@ -171,15 +145,19 @@ def _probe(request: ProbeRequest, findings: _Findings, on_step: OnStep | None) -
         if not isinstance(decision, Step):
             return decision.reason
         answer = place.toucher.touch(decision.bytes, deadline)
-        if answer.outcome is Outcome.DIED:
-            findings.notices.append(_obituary(place.leaf, decision.bytes, findings.allocated_bytes))
-            return StopReason.KILLED
-        if answer.outcome is Outcome.TIMED_OUT:
-            return StopReason.DEADLINE
-        if answer.outcome is Outcome.REFUSED:
-            largest = decision.bytes // 2
-            continue
-        findings.add(decision.bytes, place.read(answer.accounts))
+        match answer.outcome:
+            case Outcome.DONE:
+                findings.add(decision.bytes, place.read(answer.accounts))
+                progress = replace(progress, allocated_bytes=findings.allocated_bytes)
+            case Outcome.REFUSED | Outcome.UNLOCKABLE:
+                findings.add(0, place.read(findings.last.toucher))
+                by = StopReason.LIMIT if answer.outcome is Outcome.REFUSED else StopReason.MEMLOCK
+                progress = replace(progress, largest_step_bytes=decision.bytes // 2, refused_by=by)
+            case Outcome.TIMED_OUT:
+                return StopReason.DEADLINE
+            case _:
+                findings.notices.append(_obituary(place.leaf, decision.bytes, findings.allocated_bytes))
+                return StopReason.KILLED
 
 
 def _obituary(leaf: Leaf | None, step: int, allocated: int) -> str:

@@ -19,6 +19,8 @@ class Accounts:
 
     page_tables: int = 0
     anonymous: int = 0
+    shared: int = 0
+    """Resident pages of shared memory."""
     swapped: int = 0
 
 

@@ -10,7 +10,8 @@ Two processes, so that nothing is left behind whichever one dies:
 File descriptors: 0 commands (``join DIRECTORY``, ``touch BYTES``), 1 answers, 3 the lifeline,
 which stays open until oomproof is done or dead; what is written there (``VERSION DIRECTORY``)
 names the leaf to remove.
-Arguments: directory that holds the package ``oomproof``, largest number of threads.
+Arguments: directory that holds the package ``oomproof``, shape of the memory (`model.Shape`),
+largest number of threads.
 Not covered: how much to touch and when to stop, see `decide`.
 """
 
@@ -29,10 +30,11 @@ _COMMANDS, _ANSWERS, _LIFELINE = 0, 1, 3
 _SIGKILL = 9
 _PR_SET_PDEATHSIG = 1
 _PROT_READ_WRITE = 0x1 | 0x2
-_MAP_PRIVATE_ANONYMOUS = 0x02 | 0x20
+_MAP_SHARED, _MAP_PRIVATE, _MAP_ANONYMOUS = 0x01, 0x02, 0x20
 _MAP_FAILED = ctypes.c_void_p(-1).value
+_MADV_HUGEPAGE = 14
 _MADV_POPULATE_WRITE = 23  # Linux 5.14
-_ACCOUNTS = ("VmPTE", "RssAnon", "VmSwap")
+_ACCOUNTS = ("VmPTE", "RssAnon", "RssShmem", "VmSwap")
 _PART_ALIGNMENT = 2 << 20
 _SMALLEST_PART = 16 << 20
 """A thread costs more than it saves below this."""
@@ -48,16 +50,17 @@ _libc.mmap.argtypes = (
     ctypes.c_long,
 )
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.mlock.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
-def main(package: str, threads: str) -> int:
+def main(package: str, shape: str, threads: str) -> int:
     """Fork into guard and toucher; both come back here to exit."""
     guard = os.getpid()
     toucher = os.fork()
     if toucher == 0:
         os.close(_LIFELINE)
-        return _serve(guard, int(threads))
+        return _serve(guard, shape, int(threads))
     os.close(_ANSWERS)
     _guard(toucher, package)
     return 0
@@ -89,28 +92,28 @@ def _remove_leaf(version: str, leaf: str, package: str) -> None:
     (v1.LeafV1 if version == "1" else v2.LeafV2)(Path(leaf)).remove()
 
 
-def _serve(guard: int, threads: int) -> int:
+def _serve(guard: int, shape: str, threads: int) -> int:
     """Answer commands until the pipe is closed or one cannot be obeyed."""
     try:
         _die_with(guard)
         _write("/proc/self/oom_score_adj", "1000")
         with open(_COMMANDS, "rb", buffering=0) as commands:
             for line in commands:
-                _answer(_obey(line.decode().removesuffix("\n"), threads))
+                _answer(_obey(line.decode().removesuffix("\n"), shape, threads))
     except OSError as error:
         _answer(f"failed {error.filename}: {error.strerror}")
         return 1
     return 0
 
 
-def _obey(command: str, threads: int) -> str:
+def _obey(command: str, shape: str, threads: int) -> str:
     word, _, argument = command.partition(" ")
     if word == "join":
         if argument:
             _write(f"{argument}/cgroup.procs", "0")
         return f"ready {_accounts()}"
-    number = _touch(int(argument), threads)
-    return f"refused {os.strerror(number)}" if number else f"done {_accounts()}"
+    trouble = _touch(int(argument), shape, threads)
+    return trouble or f"done {_accounts()}"
 
 
 def _die_with(guard: int) -> None:
@@ -146,16 +149,22 @@ def _accounts() -> str:
     return " ".join(words)
 
 
-def _touch(size: int, threads: int) -> int:
-    """Map `size` bytes and have every page backed; returns 0, or an errno with nothing kept."""
-    address = _libc.mmap(None, size, _PROT_READ_WRITE, _MAP_PRIVATE_ANONYMOUS, -1, 0)
+def _touch(size: int, shape: str, threads: int) -> str:
+    """Map `size` bytes and have every page backed; returns "", or the trouble with nothing kept."""
+    sharing = _MAP_SHARED if shape == "shmem" else _MAP_PRIVATE
+    address = _libc.mmap(None, size, _PROT_READ_WRITE, sharing | _MAP_ANONYMOUS, -1, 0)
     if address == _MAP_FAILED:
-        return ctypes.get_errno()
-    errors = [error for error in _in_parallel(address, size, threads) if error]
-    if errors:
+        return f"refused {os.strerror(ctypes.get_errno())}"
+    if shape == "hugepage":
+        _libc.madvise(address, size, _MADV_HUGEPAGE)  # advice: a kernel without huge pages refuses it
+    trouble = ""
+    if errors := [error for error in _in_parallel(address, size, threads) if error]:
+        trouble = f"refused {os.strerror(errors[0])}"
+    elif shape == "pinned" and _libc.mlock(address, size) != 0:
+        trouble = f"unlockable {os.strerror(ctypes.get_errno())}"
+    if trouble:
         _libc.munmap(address, size)
-        return errors[0]
-    return 0
+    return trouble
 
 
 def _in_parallel(address: int, size: int, most_threads: int) -> list[int]:

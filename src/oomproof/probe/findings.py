@@ -1,0 +1,93 @@
+"""How far a probe has come, and the answer that follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from oomproof.probe.decide import Reserves, room_above
+from oomproof.probe.extrapolate import extrapolate
+from oomproof.probe.model import ProbeRequest, ProbeResult, StopReason
+from oomproof.probe.overhead import kernel_causes, split_overhead
+from oomproof.probe.readings import Reading
+from oomproof.units import format_size
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was touched, and the readings that matter; sizes in bytes."""
+
+    before: Reading
+    """Taken before anything was started."""
+    ready: Reading
+    """Taken when the toucher was ready."""
+    notices: list[str]
+    previous: Reading = field(init=False)
+    last: Reading = field(init=False)
+    allocated_bytes: int = 0
+    chunks: int = 0
+    peak_bytes: int = field(init=False)
+    stop_reason: StopReason = StopReason.INTERRUPTED
+    points: list[tuple[int, int]] = field(default_factory=list)
+    """(allocated, kernel overhead) after each step."""
+
+    def __post_init__(self) -> None:
+        self.previous = self.last = self.ready
+        self.peak_bytes = max(self.before.usage_bytes, self.ready.usage_bytes)
+
+    def add(self, size: int, reading: Reading) -> None:
+        """Count a step that was touched (0: it was refused), and the reading after it."""
+        self.previous, self.last = self.last, reading
+        self.peak_bytes = max(self.peak_bytes, reading.usage_bytes)
+        if size:
+            self.allocated_bytes += size
+            self.chunks += 1
+            self.points.append((self.allocated_bytes, sum(kernel_causes(self.ready, reading).values())))
+
+    def result(self, duration_s: float) -> ProbeResult:
+        """The answer from what was touched."""
+        overhead = split_overhead(self.before, self.ready, self.last, self.peak_bytes, self.allocated_bytes)
+        notices = self.notices
+        if self.last.limit_bytes != self.before.limit_bytes:
+            was, now = format_size(self.before.limit_bytes), format_size(self.last.limit_bytes)
+            notices = [*notices, f"The limit changed from {was} to {now} while the probe ran."]
+        return ProbeResult(
+            cgroup_limit_bytes=self.last.limit_bytes,
+            usage_before_bytes=self.before.usage_bytes,
+            allocated_bytes=self.allocated_bytes,
+            usage_peak_bytes=self.peak_bytes,
+            probe_chunks=self.chunks,
+            stop_reason=self.stop_reason,
+            duration_seconds=duration_s,
+            kernel_overhead_bytes=overhead.kernel_bytes,
+            others_bytes=overhead.others_bytes,
+            overhead_by_cause=overhead.by_cause,
+            notices=tuple(notices),
+        )
+
+    def extrapolated_result(self, request: ProbeRequest, keep: Reserves, duration_s: float) -> ProbeResult:
+        """The answer for all that is left, from the part that was touched; `request` without the part."""
+        touched = self.result(duration_s)
+        room, reason = room_above(keep, self.last)
+        if not self.points or room is None:
+            return touched
+        unexplained = abs(touched.others_bytes) + abs(touched.overhead_by_cause.get("charged_ahead", 0))
+        whole = extrapolate(self.points, room, unexplained)
+        if request.max_bytes is not None and request.max_bytes <= whole.allocated_bytes:
+            left = request.max_bytes - self.allocated_bytes
+            # Up to a size that the room exceeds, whatever the slope.
+            whole = replace(extrapolate(self.points, left, unexplained), allocated_bytes=request.max_bytes)
+            reason = StopReason.MAXIMUM
+        more_kernel = whole.kernel_bytes - touched.kernel_overhead_bytes
+        causes = dict(touched.overhead_by_cause)
+        causes["page_tables"] = causes.get("page_tables", 0) + more_kernel
+        return replace(
+            touched,
+            allocated_bytes=whole.allocated_bytes,
+            touched_bytes=self.allocated_bytes,
+            usage_peak_bytes=self.peak_bytes + whole.allocated_bytes - self.allocated_bytes + more_kernel,
+            kernel_overhead_bytes=whole.kernel_bytes,
+            overhead_by_cause=causes,
+            stop_reason=reason,
+            extrapolated=True,
+            error_bytes=whole.error_bytes,
+        )
