@@ -3,10 +3,12 @@
 DuckDB sorts 1.2 GB of Parquet in a cgroup of 1 GiB. Told to take nearly all of it, it is
 killed by the kernel, because what DuckDB calls its memory is not all that it uses. oomproof
 sees the kill in the kernel's own counter and starts it again with a smaller budget.
+``--share 0.25`` is the same with a quarter of everything.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import subprocess
@@ -15,49 +17,57 @@ import tempfile
 import time
 from pathlib import Path
 
-from workload import expected
+from workload import ROWS, expected
 
 from oomproof.errors import LeafUnavailable
 from oomproof.leaf import make_leaf
 from oomproof.units import MIB, format_size
 
-LIMIT = "1GiB"
-OPTIMISTIC_BUDGET = "1000MiB"
-NEEDED_DISK_BYTES = 4 << 30
+LIMIT_BYTES = 1024 * MIB
+OPTIMISTIC_BUDGET_BYTES = 1000 * MIB
+NEEDED_DISK_BYTES = 4096 * MIB
 _HERE = Path(__file__).parent
 _WORKLOAD = [sys.executable, str(_HERE / "workload.py")]
 
 
 def main() -> int:
     """Exit code 0 only when the right answer came out in the end."""
-    reason = why_no_leaf()
+    parser = argparse.ArgumentParser(description="A real OOM kill and the recovery from it.")
+    parser.add_argument("--share", type=float, default=1.0, help="of the memory and the rows (default 1)")
+    share = parser.parse_args().share
+    limit, budget = int(LIMIT_BYTES * share), int(OPTIMISTIC_BUDGET_BYTES * share)
+    rows, needed = int(ROWS * share), int(NEEDED_DISK_BYTES * share)
     with tempfile.TemporaryDirectory(prefix="oomproof-demo-") as name:
         directory = Path(name)
         free = shutil.disk_usage(directory).free
-        if free < NEEDED_DISK_BYTES:
+        if free < needed:
             print(
-                f"demo: {directory} has {format_size(free)} free and {format_size(NEEDED_DISK_BYTES)} are"
-                " needed: set TMPDIR to a larger disk",
+                f"demo: {directory} has {format_size(free)} free and {format_size(needed)} are needed:"
+                " set TMPDIR to a larger disk",
                 file=sys.stderr,
             )
             return 1
-        step("making 1.2 GB of Parquet")
-        subprocess.run([*_WORKLOAD, "generate", str(directory)], check=True)
+        step(f"making {rows} rows of Parquet")
+        subprocess.run([*_WORKLOAD, "generate", str(directory), "--rows", str(rows)], check=True)
+        sizes = f"{format_size((directory / 'orders.parquet').stat().st_size)} of Parquet"
+        reason = why_no_leaf()
         if reason is None:
-            settings = ["--limit", LIMIT, "--budget", OPTIMISTIC_BUDGET]
-            step(f"sorting it in a cgroup of {LIMIT}, with a budget of {OPTIMISTIC_BUDGET}")
+            settings = ["--limit", str(limit), "--budget", str(budget)]
+            step(
+                f"sorting {sizes} in a cgroup of {format_size(limit)}, with a budget of {format_size(budget)}"
+            )
         else:
-            settings = ["--cap", OPTIMISTIC_BUDGET]
-            step(f"sorting it without a forced kill: {reason}")
-        return launch(directory, settings)
+            settings = ["--cap", str(budget)]
+            step(f"sorting {sizes} without a forced kill: {reason}")
+        return launch(directory, rows, settings)
 
 
-def launch(directory: Path, settings: list[str]) -> int:
+def launch(directory: Path, rows: int, settings: list[str]) -> int:
     """Run the workload under oomproof and tell what happened."""
     events, answer = directory / "events.jsonl", directory / "answer.json"
     command = [
         *(sys.executable, "-m", "oomproof", "run", *settings, "--events", str(events), "--history", "none"),
-        *("--", *_WORKLOAD, "work", str(directory), "--memory-limit", "{budget_mib}MiB"),
+        *("--", *_WORKLOAD, "work", str(directory), "--rows", str(rows), "--memory-limit", "{budget}"),
     ]
     log_before = kernel_kills()
     with answer.open("wb") as stdout:
@@ -65,7 +75,7 @@ def launch(directory: Path, settings: list[str]) -> int:
     step("what happened")
     tell_attempts(events)
     tell_kernel_log(log_before)
-    return tell_answer(answer, status)
+    return tell_answer(answer, status, expected(rows))
 
 
 def tell_attempts(events: Path) -> None:
@@ -102,12 +112,12 @@ def tell_kernel_log(before: list[str] | None) -> None:
             print(f"  kernel: {line}")
 
 
-def tell_answer(answer: Path, status: int) -> int:
+def tell_answer(answer: Path, status: int, right: dict[str, int]) -> int:
     """Compare the answer with arithmetic; returns the demo's exit code."""
     lines = answer.read_text().splitlines()
     got = json.loads(lines[-1]) if status == 0 and lines else None
-    if got != expected():
-        print(f"  no right answer: exit status {status}, answer {got}, expected {expected()}")
+    if got != right:
+        print(f"  no right answer: exit status {status}, answer {got}, expected {right}")
         return 1
     print(f"  the right answer: {got}")
     return 0

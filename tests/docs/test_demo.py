@@ -1,0 +1,30 @@
+"""The demo, with a quarter of its memory and rows: a real program, killed and brought back."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rigs.own_cgroup import leaf_problem
+from rigs.pytest_worlds import need
+
+DEMO = Path(__file__).parents[2] / "demo" / "run.py"
+
+
+def demo(*wrapper: str) -> subprocess.CompletedProcess[str]:
+    command = [*wrapper, sys.executable, str(DEMO), "--share", "0.25"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+
+
+@pytest.mark.timeout(600)
+def test_the_demo_is_killed_once_and_ends_with_the_right_answer() -> None:
+    need(leaf_problem())
+    done = demo()
+    assert done.returncode == 0, done.stdout + done.stderr
+    attempts = re.findall(r"attempt \d: budget (\d+) MiB, .*: (\w+)$", done.stdout, re.MULTILINE)
+    assert attempts[0] == ("250", "oom_kill")
+    assert attempts[-1][1] == "exited"
+    assert int(attempts[-1][0]) < 250
+    assert "the right answer: {'rows': 1750000" in done.stdout

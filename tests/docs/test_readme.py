@@ -1,0 +1,72 @@
+"""Every command of the README is run, in the order in which it stands, as a reader would.
+
+The two that set up the project (``make demo``, ``make test``) cannot run inside themselves:
+the demo has a test of its own, and this file is run by the other.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rigs.own_cgroup import leaf_problem
+from rigs.pytest_worlds import need
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+SET_UP = ("make demo", "make test")
+
+
+def commands() -> list[str]:
+    blocks = re.findall(r"^```console\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    assert all(line.startswith("$ ") for line in lines), "a console block holds commands and nothing else"
+    return [line.removeprefix("$ ") for line in lines]
+
+
+RUNNABLE = [command for command in commands() if command not in SET_UP]
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory in which one command finds what the one before has written."""
+    return tmp_path_factory.mktemp("reader")
+
+
+@pytest.mark.parametrize("command", RUNNABLE)
+def test_command_of_the_readme(command: str, reader: Path) -> None:
+    need(leaf_problem())
+    environ = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(reader)}
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=reader,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_readme_shows_every_verb() -> None:
+    from oomproof.cli import VERBS
+
+    shown = {word for command in commands() for word in re.findall(r"oomproof ([a-z]+)", command)}
+    assert set(VERBS) <= shown
+
+
+def test_the_commands_that_set_up_are_targets_of_the_makefile() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for command in SET_UP:
+        assert command in commands()
+        assert re.search(rf"^{command.removeprefix('make ')}:", makefile, re.MULTILINE)
+
+
+def test_links_of_the_readme_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", README.read_text()):
+        assert (ROOT / target).exists(), target
