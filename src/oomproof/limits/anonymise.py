@@ -14,6 +14,7 @@ from oomproof.limits.hints import VARIABLES
 from oomproof.limits.mounts import unescape
 
 _WORD = re.compile(rb"[A-Za-z0-9]+")
+_COUNTER = re.compile(rb"(?:[a-z_]+ )?[0-9]+$|(?:some|full)(?: [a-z0-9]+=[0-9.]+)+$")
 _ESCAPED = re.compile(rb"[ \t\n\\]")
 _OWN_NAMES_OF_THE_KERNEL = ("/proc/", "/sys/devices/", "/sys/kernel/")
 _FILES_OF_A_CGROUP = ("memory.", "cgroup.", "cpuset.")
@@ -72,8 +73,9 @@ class Names:
         ):
             if path == name:
                 return separator.join(part(line) for line in content.split(separator))
-        counters = path.startswith(_OWN_NAMES_OF_THE_KERNEL) or b"\n" in content.strip()
-        return content if counters or content.strip().isdigit() else self.text(content)
+        if path.startswith(_OWN_NAMES_OF_THE_KERNEL):
+            return content
+        return b"\n".join(line if _COUNTER.match(line) else self.text(line) for line in content.split(b"\n"))
 
     def _cgroup_line(self, line: bytes) -> bytes:
         number, _, rest = line.partition(b":")
