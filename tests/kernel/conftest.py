@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from kernel.launching import Launcher
+from kernel.launching import Launcher, Scenario
 
 
 @pytest.fixture
-def launcher(tmp_path: Path) -> Iterator[Launcher]:
-    """A launcher whose every process is ended after the test, whatever happened."""
-    launcher = Launcher(tmp_path)
-    yield launcher
-    launcher.end()
+def launcher_of(tmp_path: Path) -> Iterator[Callable[[Scenario], Launcher]]:
+    """Makes launchers whose every process is ended after the test, whatever happened."""
+    launchers: list[Launcher] = []
+
+    def make(scenario: Scenario) -> Launcher:
+        scenario.scratch = tmp_path / str(len(launchers))
+        scenario.scratch.mkdir()
+        launchers.append(Launcher(scenario))
+        return launchers[-1]
+
+    yield make
+    for launcher in launchers:
+        launcher.end()

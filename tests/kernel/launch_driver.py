@@ -1,20 +1,21 @@
-"""Calls `run_attempts` as a launching verb does; argument 1 is JSON options, the rest the command.
+"""Calls `run_attempts` as a launching verb does; argument 1 is a JSON list of scenarios.
 
-Its own process, because a launcher is the subreaper of all its descendants and ends them.
+Its own process, because a launcher is the subreaper of all its descendants and ends them;
+several scenarios in one, because the interpreter starts slowly in a guest under emulation.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 from oomproof.errors import OomproofError
-from oomproof.history.record import open_record
-from oomproof.history.store import Run
+from oomproof.history.model import Run
+from oomproof.history.record import Record
 from oomproof.launch.attempts import RunPolicy, run_attempts
 from oomproof.launch.events import open_events
 from oomproof.launch.model import AttemptPolicy
@@ -24,46 +25,50 @@ def say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
-def main() -> int:
-    options = json.loads(sys.argv[1])
-    command = sys.argv[2:]
-    budgets: list[int] = options["budgets"]
-    if "join" in options:
-        Path(options["join"]).write_text("0")
-    if "oom_score_adj" in options:
-        Path("/proc/self/oom_score_adj").write_text(str(options["oom_score_adj"]))
-    if "environment" in options:
-        os.environ.clear()
-        os.environ.update(options["environment"])
+def run(scenario: dict[str, Any]) -> int:
+    budgets: list[int] = scenario["budgets"]
+    attempt = dict(scenario["attempt"])
+    attempt["signal_map"] = {
+        signal.Signals[old]: signal.Signals[new] for old, new in attempt.get("signal_map", {}).items()
+    }
     policy = RunPolicy(
-        **{"retries": len(budgets) - 1, **options.get("policy", {})},
-        attempt=AttemptPolicy(
-            signal_map={
-                signal.Signals[f"SIG{old}"]: signal.Signals[f"SIG{new}"]
-                for old, new in options.get("signal_map", {}).items()
-            },
-            **options.get("attempt", {}),
-        ),
+        **{"retries": len(budgets) - 1, **scenario["policy"]}, attempt=AttemptPolicy(**attempt)
     )
-    with open_events(options["events"], say) as events:
-        record = open_record(Path(options["history"]), say, required=True)
-        record.run_started(Run("run", tuple(command), policy.limit_bytes, budgets[0]))
-        with contextlib.closing(record):
-            result = run_attempts(
-                command,
-                budgets[0],
-                next_budget=lambda attempt, _budget: budgets[attempt] if attempt < len(budgets) else None,
-                say=say,
-                recorder=record,
-                events=events,
-                policy=policy,
-            )
-    return result.exit_status
+    with open_events(scenario["events"], say) as events:
+        record = Record(Path(scenario["history"]) if scenario["history"] else None, say)
+        record.run_started(
+            Run("run", tuple(scenario["command"]), policy.limit_bytes, budgets[0]), required=True
+        )
+        return run_attempts(
+            scenario["command"],
+            budgets[0],
+            next_budget=lambda attempt, _budget: budgets[attempt] if attempt < len(budgets) else None,
+            say=say,
+            recorder=record,
+            events=events,
+            environment=scenario["environment"],
+            policy=policy,
+        ).exit_status
+
+
+def main() -> int:
+    status = 0
+    for scenario in json.loads(sys.argv[1]):
+        if scenario["join"]:
+            Path(scenario["join"]).write_text("0")
+        if scenario["oom_score_adj"] is not None:
+            Path("/proc/self/oom_score_adj").write_text(str(scenario["oom_score_adj"]))
+        try:
+            status = run(scenario)
+        except OomproofError as error:
+            say(f"error: {error}")
+            status = error.exit_code
+        Path(scenario["status"]).write_text(str(status))
+    return status
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except OomproofError as error:
-        say(f"error: {error}")
-        sys.exit(error.exit_code)
+    # Not sys.exit: no atexit work of the interpreter belongs to what is measured here.
+    status = main()
+    sys.stdout.flush()
+    os._exit(status)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -20,8 +20,11 @@ HERE = Path(__file__).parent
 PYTHON = [sys.executable, "-S", "-E"]
 HOG = [*PYTHON, str(HERE / "hog.py")]
 HOG_IN_SHELL = " ".join(HOG)
-PATIENCE_S = 60.0
+PATIENCE_S = 100.0
 """For what takes milliseconds on a machine of its own; a guest under emulation is slower."""
+
+UNDER_EMULATION = "QEMU" in Path("/proc/cpuinfo").read_text()
+"""Everything takes some twenty times longer, so long tests take fewer steps."""
 
 
 def wait_until(condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
@@ -32,65 +35,102 @@ def wait_until(condition: Callable[[], object], what: str, patience_s: float = P
 
 
 @dataclass(slots=True)
-class Launcher:
-    """One launcher to be started, with its files in `scratch`, whose path marks its processes."""
+class Scenario:
+    """One call of `run_attempts`. Its files are in `scratch`, whose path marks its processes."""
 
-    scratch: Path
+    command: list[str]
+    scratch: Path = Path("/nowhere")
     budgets: list[int] = field(default_factory=lambda: [96 * MIB])
     policy: dict[str, object] = field(default_factory=dict)
     attempt: dict[str, object] = field(default_factory=dict)
-    options: dict[str, object] = field(default_factory=dict)
-    process: subprocess.Popen[bytes] | None = None
+    environment: Mapping[str, str] | None = None
+    join: Path | None = None
+    oom_score_adj: int | None = None
+    remember: bool = True
 
-    @property
-    def events_file(self) -> Path:
-        return self.scratch / "events.jsonl"
-
-    def arguments(self, command: list[str]) -> list[str]:
-        options = {
+    def as_json(self) -> dict[str, object]:
+        return {
+            "command": [word.replace("SCRATCH", str(self.scratch)) for word in self.command],
             "budgets": self.budgets,
             "policy": self.policy,
             "attempt": self.attempt,
-            "events": str(self.events_file),
-            "history": str(self.scratch / "history.sqlite3"),
-            **self.options,
+            "environment": self.environment,
+            "join": str(self.join) if self.join else None,
+            "oom_score_adj": self.oom_score_adj,
+            "events": str(self.scratch / "events.jsonl"),
+            "history": str(self.scratch / "history.sqlite3") if self.remember else None,
+            "status": str(self.scratch / "status"),
         }
-        return [sys.executable, str(HERE / "launch_driver.py"), json.dumps(options), *command]
 
-    def start(
-        self, command: list[str], stdin: int | IO[bytes] = subprocess.DEVNULL
-    ) -> subprocess.Popen[bytes]:
-        self.process = subprocess.Popen(
-            self.arguments(command), stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        return self.process
-
-    def run(self, command: list[str], **patience: float) -> subprocess.CompletedProcess[bytes]:
-        process = self.start(command)
-        return self.finish(process, **patience)
-
-    def finish(
-        self, process: subprocess.Popen[bytes], patience_s: float = PATIENCE_S
-    ) -> subprocess.CompletedProcess[bytes]:
-        out, err = process.communicate(timeout=patience_s)
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    @property
+    def status(self) -> int:
+        return int((self.scratch / "status").read_text())
 
     def events(self, name: str | None = None) -> list[dict[str, Any]]:
-        if not self.events_file.exists():
-            return []
-        lines = self.events_file.read_text().splitlines()
+        file = self.scratch / "events.jsonl"
+        lines = file.read_text().splitlines() if file.exists() else []
         documents: list[dict[str, Any]] = [json.loads(line) for line in lines]
         return [document for document in documents if name in (None, document["event"])]
 
     def only_end(self) -> dict[str, Any]:
-        ends = self.events("attempt_ended")
-        assert len(ends) == 1
-        return ends[0]
+        (end,) = self.events("attempt_ended")
+        return end
+
+
+def arguments(*scenarios: Scenario) -> list[str]:
+    """The command line of a launcher that runs them one after another."""
+    documents = [scenario.as_json() for scenario in scenarios]
+    return [sys.executable, str(HERE / "launch_driver.py"), json.dumps(documents)]
+
+
+def run_all(scenarios: Mapping[str, Scenario], scratch: Path) -> str:
+    """Runs them in one launcher, each in a folder of its own; returns what was said."""
+    for name, scenario in scenarios.items():
+        scenario.scratch = scratch / name.replace(" ", "-")
+        scenario.scratch.mkdir()
+    done = subprocess.run(
+        arguments(*scenarios.values()), check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    return done.stderr
+
+
+class Launcher:
+    """One launcher as a process of its own."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, stdin: int | IO[bytes] = subprocess.DEVNULL, prefix: tuple[str, ...] = ()) -> None:
+        self._process = subprocess.Popen(
+            [*prefix, *arguments(self.scenario)],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "started"
+        return self._process
+
+    def finish(self, given: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+        out, err = self.process.communicate(given, timeout=PATIENCE_S)
+        return subprocess.CompletedProcess(self.process.args, self.process.returncode, out, err)
+
+    def programs(self) -> list[int]:
+        """Processes in the leaf that execute the hog already."""
+        started = self.scenario.events("attempt_started")
+        try:
+            pids = Path(started[-1]["leaf"], "cgroup.procs").read_text().split() if started else []
+            return [int(pid) for pid in pids if b"hog.py\0" in Path("/proc", pid, "cmdline").read_bytes()]
+        except OSError:
+            return []  # an attempt that has just ended
 
     def processes(self) -> list[int]:
-        """The launcher, its guardian, and all that were started with the scratch path among the arguments."""
+        """The launcher, its guardian, and all that have the scratch path among their arguments."""
         found = []
-        needle = os.fsencode(self.scratch)
+        needle = os.fsencode(self.scenario.scratch)
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 try:
@@ -102,28 +142,25 @@ class Launcher:
         return found
 
     def assert_no_process_left(self) -> None:
-        wait_until(lambda: not self.processes(), f"the end of {self.scratch}'s processes", patience_s=20)
+        wait_until(lambda: not self.processes(), "the end of all processes", patience_s=20)
 
     def assert_nothing_left(self) -> None:
-        assert self.process is not None
-        pid = self.process.pid
         self.assert_no_process_left()
-        wait_until(lambda: not leaves_of(pid), f"the removal of {pid}'s leaves", patience_s=20)
+        wait_until(lambda: not self.leaves(), "the removal of the leaves", patience_s=20)
+
+    def leaves(self) -> list[Path]:
+        """Leaf cgroups that the launcher made and did not remove."""
+        own = find_memory_cgroup()
+        assert own is not None
+        return [path for path in own.directory.glob(f"**/oomproof-*-{self.process.pid}-*") if path.is_dir()]
 
     def end(self) -> None:
         """Whatever a failed test has left."""
         for pid in self.processes():
             os.kill(pid, signal.SIGKILL)
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
                 if stream is not None:
                     stream.close()
-
-
-def leaves_of(pid: int) -> list[Path]:
-    """Leaf cgroups that the launcher with this pid made and did not remove."""
-    own = find_memory_cgroup()
-    assert own is not None
-    return [path for path in own.directory.glob(f"**/oomproof-*-{pid}-*") if path.is_dir()]

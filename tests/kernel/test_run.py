@@ -6,156 +6,255 @@ import os
 import re
 import signal
 import subprocess
-import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from kernel.launching import HOG, HOG_IN_SHELL, PYTHON, Launcher, leaves_of, wait_until
+from kernel.launching import HOG, HOG_IN_SHELL, UNDER_EMULATION, Launcher, Scenario, run_all, wait_until
 from oomproof.history.store import History
 from oomproof.leaf import make_leaf
 from oomproof.units import MIB
 
 pytestmark = pytest.mark.kernel
 
+LauncherOf = Callable[[Scenario], Launcher]
+
 LIMIT = 64 * MIB
 TOO_MUCH = 96 * MIB
 FITS = 32 * MIB
-
 OOM_STATUS = 137
+DYING_HOG = f"{HOG_IN_SHELL} {TOO_MUCH}"
 
 
-@pytest.fixture
-def limited(launcher: Launcher) -> Launcher:
-    """One attempt in a leaf with a limit that the hog does not fit in."""
-    launcher.policy = {"limit_bytes": LIMIT}
-    launcher.budgets = [TOO_MUCH]
-    return launcher
+def limited(*command: str, budgets: tuple[int, ...] = (TOO_MUCH,), **policy: int) -> Scenario:
+    """In a leaf with a limit below TOO_MUCH."""
+    return Scenario(list(command), budgets=list(budgets), policy={"limit_bytes": LIMIT, **policy})
 
 
-def test_a_killed_program_comes_back_with_the_smaller_budget(limited: Launcher) -> None:
-    limited.budgets = [TOO_MUCH, FITS]
-    run = limited.run([*HOG, "{budget}"])
-    assert run.returncode == 0, run.stderr
-    first, second = limited.events("attempt_ended")
-    assert (first["verdict"], first["confidence"], first["oom_kills"]) == ("oom_kill", "certain", 1)
-    assert (first["signal"], first["exit_code"]) == (signal.SIGKILL, None)
-    assert (first["budget_bytes"], first["next_budget_bytes"]) == (TOO_MUCH, FITS)
-    assert any("oom_kill rose from 0 to 1" in sentence for sentence in first["evidence"])
-    assert any("leaf's own limit of 64.00 MiB" in sentence for sentence in first["evidence"])
+def shell(script: str, *, ok_with_kills: bool = False) -> Scenario:
+    return limited("sh", "-c", script, ok_with_kills=ok_with_kills)
+
+
+# name: scenario, exit code and signal of the main process
+KILLS_INSIDE = {
+    "direct": (limited(*HOG, "{budget}"), None, signal.SIGKILL),
+    "sh": (shell(f"{DYING_HOG}; exit $?"), OOM_STATUS, None),
+    "exit 0": (shell(f"{DYING_HOG}; exit 0"), 0, None),
+    "pipe": (shell(f"{DYING_HOG} | cat"), 0, None),
+    "exit 247": (shell(f"{DYING_HOG} || exit 247"), 247, None),
+    "exit 1": (shell(f"{DYING_HOG} || exit 1"), 1, None),
+    "self SIGTERM": (shell(f"{DYING_HOG}; kill $$"), None, signal.SIGTERM),
+    "self SIGKILL": (shell(f"{DYING_HOG}; kill -9 $$"), None, signal.SIGKILL),
+    "hangs": (shell(f"{DYING_HOG}; sleep 600"), None, signal.SIGTERM),
+}
+
+# name: command, exit status, words of the message
+CANNOT_START = {
+    "not in PATH": (["no-such-command-anywhere"], 127, "not found in PATH"),
+    "no such file": (["/no/such/file"], 127, "does not exist"),
+    "empty name": ([""], 127, "not found"),
+    "no permission": (["/etc/passwd"], 126, "chmod +x"),
+    "directory": (["/"], 126, "cannot be executed"),
+    "no interpreter": (["INTERPRETER"], 127, "interpreter"),
+    "no program": (["PROGRAM"], 126, "#! line"),
+}
+
+OTHERS = {
+    "recovery": limited(*HOG, "{budget}", budgets=(TOO_MUCH, FITS)),
+    "gives up": limited(*HOG, "{budget}", budgets=(TOO_MUCH, TOO_MUCH - MIB)),
+    "nothing smaller": limited(*HOG, "{budget}", retries=3),
+    "ok with kills": shell(f"{DYING_HOG}; exit 0", ok_with_kills=True),
+    "ok with kills waits": shell(f"{DYING_HOG}; sleep 0.5; exit 3", ok_with_kills=True),
+    "kill -9": limited("sh", "-c", "kill -9 $$", budgets=(TOO_MUCH, FITS)),
+    "session of its own": shell("setsid sleep 600 & echo $! > SCRATCH/pid; exit 5"),
+    "session without leaf": Scenario(
+        ["sh", "-c", "setsid sleep 600 & echo $! > SCRATCH/pid; exit 5"], policy={"use_leaf": False}
+    ),
+    "time-out": Scenario(["sleep", "600"], attempt={"timeout_s": 0.2}),
+    "stubborn": Scenario(
+        ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"], attempt={"timeout_s": 0.2, "grace_s": 0.3}
+    ),
+    "arguments": Scenario(
+        ["sh", "-c", 'echo "$OOMPROOF_BUDGET_BYTES $OOMPROOF_ATTEMPT $0" > SCRATCH/out', "{budget_mib}"],
+        budgets=[FITS],
+    ),
+    "no PATH": Scenario(["sh", "-c", "env > SCRATCH/out"], environment={"A": "b"}),
+    "clean slate": Scenario(
+        [
+            "sh",
+            "-c",
+            "{ cat /proc/self/status /proc/self/oom_score_adj; ls -l /proc/self/fd; } > SCRATCH/out",
+        ],
+        oom_score_adj=7,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Scenario]:
+    """All scenarios that need nobody to act from outside, run to their end."""
+    scratch = tmp_path_factory.mktemp("run")
+    for name, content in (("interpreter", "#!/no/such/shell\n"), ("program", "echo\n")):
+        (scratch / name).write_text(content)
+        (scratch / name).chmod(0o755)
+    scenarios = {name: scenario for name, (scenario, _, _) in KILLS_INSIDE.items()}
+    for name, (command, _, _) in CANNOT_START.items():
+        scenarios[name] = limited(
+            *(str(scratch / word.lower()) if word.isupper() else word for word in command)
+        )
+    scenarios |= OTHERS
+    (scratch / "said").write_text(run_all(scenarios, scratch))
+    return scenarios
+
+
+@pytest.mark.parametrize("name", KILLS_INSIDE)
+def test_a_kill_inside_is_seen_whatever_the_main_process_makes_of_it(
+    done: dict[str, Scenario], name: str
+) -> None:
+    _, code, number = KILLS_INSIDE[name]
+    end = done[name].only_end()
+    assert (end["verdict"], end["confidence"], end["oom_kills"]) == ("oom_kill", "certain", 1), end
+    assert (end["exit_code"], end["signal"]) == (code, number)
+    assert done[name].status == OOM_STATUS
+    assert any("oom_kill rose from 0 to 1" in sentence for sentence in end["evidence"])
+    assert any("leaf's own limit of 64.00 MiB" in sentence for sentence in end["evidence"])
+
+
+def test_a_main_process_that_runs_on_after_a_kill_is_ended_within_a_second(done: dict[str, Scenario]) -> None:
+    end = done["hangs"].only_end()
+    (noticed,) = (
+        float(found[1]) for text in end["evidence"] if (found := re.search(r"noticed at ([0-9.]+)", text))
+    )
+    assert end["duration_s"] - noticed < (10 if UNDER_EMULATION else 1)
+
+
+def test_a_killed_program_comes_back_with_the_smaller_budget(done: dict[str, Scenario]) -> None:
+    recovery = done["recovery"]
+    assert recovery.status == 0
+    first, second = recovery.events("attempt_ended")
+    assert (first["verdict"], first["budget_bytes"], first["next_budget_bytes"]) == (
+        "oom_kill",
+        TOO_MUCH,
+        FITS,
+    )
     assert (second["verdict"], second["exit_code"], second["oom_kills"]) == ("exited", 0, 0)
     assert (second["budget_bytes"], second["next_budget_bytes"]) == (FITS, None)
-    assert [event["event"] for event in limited.events()] == [
-        *("attempt_started", "attempt_ended") * 2,
-        "finished",
-    ]
-    limited.assert_nothing_left()
+    expected = [*("attempt_started", "attempt_ended") * 2, "finished"]
+    assert [event["event"] for event in recovery.events()] == expected
 
 
-def test_every_attempt_is_in_the_history(limited: Launcher) -> None:
-    limited.budgets = [TOO_MUCH, FITS]
-    limited.run([*HOG, "{budget}"])
-    history = History.open(limited.scratch / "history.sqlite3")
-    rows = [(row["attempt"], row["verdict"], row["budget_bytes"]) for row in history.attempts()]
-    history.close()
+def test_every_attempt_is_in_the_history(done: dict[str, Scenario]) -> None:
+    with History.open(done["recovery"].scratch / "history.sqlite3") as history:
+        rows = [(row["attempt"], row["verdict"], row["budget_bytes"]) for row in history.attempts()]
     assert rows == [(1, "oom_kill", TOO_MUCH), (2, "exited", FITS)]
 
 
-def test_when_retries_are_used_up_the_run_gives_up_with_137(limited: Launcher) -> None:
-    limited.budgets = [TOO_MUCH, TOO_MUCH - MIB]
-    run = limited.run([*HOG, "{budget}"])
-    assert run.returncode == OOM_STATUS
-    (gave_up,) = limited.events("gave_up")
-    assert gave_up["attempts"] == 2
-    assert limited.events("finished")[0]["exit_status"] == OOM_STATUS
-
-
-HOG_DIES = f"{HOG_IN_SHELL} {TOO_MUCH}"
-
-
-@pytest.mark.parametrize(
-    ("script", "code", "killed_by"),
-    [
-        (f"{HOG_DIES}; exit $?", OOM_STATUS, None),
-        (f"{HOG_DIES}; exit 0", 0, None),
-        (f"{HOG_DIES} | cat", 0, None),
-        (f"{HOG_DIES} || exit 247", 247, None),
-        (f"{HOG_DIES} || exit 1", 1, None),
-        (f"{HOG_DIES}; kill $$", None, signal.SIGTERM),
-        (f"{HOG_DIES}; kill -9 $$", None, signal.SIGKILL),
-    ],
-    ids=["sh -c", "exit 0", "pipe", "exit 247", "exit 1", "self-SIGTERM", "self-SIGKILL"],
-)
-def test_a_kill_inside_is_seen_whatever_the_main_process_makes_of_it(
-    limited: Launcher, script: str, code: int | None, killed_by: int | None
+@pytest.mark.parametrize(("name", "attempts"), [("gives up", 2), ("nothing smaller", 1)])
+def test_a_run_that_cannot_be_saved_says_so_and_exits_137(
+    done: dict[str, Scenario], name: str, attempts: int
 ) -> None:
-    run = limited.run(["sh", "-c", script])
-    end = limited.only_end()
-    assert (end["verdict"], end["confidence"], end["oom_kills"]) == ("oom_kill", "certain", 1)
-    assert (end["exit_code"], end["signal"]) == (code, killed_by)
-    assert run.returncode == OOM_STATUS
+    (gave_up,) = done[name].events("gave_up")
+    assert gave_up["attempts"] == attempts
+    assert done[name].status == OOM_STATUS
+    assert done[name].events("finished")[0]["exit_status"] == OOM_STATUS
 
 
-def test_ok_with_kills_lets_exit_0_count(limited: Launcher) -> None:
-    limited.policy["ok_with_kills"] = True
-    run = limited.run(["sh", "-c", f"{HOG_DIES}; exit 0"])
-    assert run.returncode == 0
-    assert limited.only_end()["verdict"] == "oom_kill"
+@pytest.mark.parametrize(("name", "code"), [("ok with kills", 0), ("ok with kills waits", 3)])
+def test_where_kills_are_fine_the_main_process_ends_when_it_likes(
+    done: dict[str, Scenario], name: str, code: int
+) -> None:
+    end = done[name].only_end()
+    assert (end["verdict"], end["exit_code"]) == ("oom_kill", code)
+    assert done[name].status == (0 if code == 0 else OOM_STATUS)
 
 
-def test_a_main_process_that_hangs_after_a_kill_inside_is_ended_soon(limited: Launcher) -> None:
-    program = f"{HOG_DIES}; touch {limited.scratch}/killed; sleep 600"
-    limited.start(["sh", "-c", program])
-    assert limited.process is not None
-    wait_until((limited.scratch / "killed").exists, "the kill")
-    killed = time.monotonic()
-    run = limited.finish(limited.process)
-    assert time.monotonic() - killed < (1 if sys.gettrace() is None and _is_fast() else 10)
-    assert run.returncode == OOM_STATUS
-    end = limited.only_end()
-    assert (end["verdict"], end["signal"]) == ("oom_kill", signal.SIGTERM)
-    limited.assert_nothing_left()
-
-
-def _is_fast() -> bool:
-    """False in a guest under emulation."""
-    return "QEMU" not in Path("/proc/cpuinfo").read_text()
-
-
-def test_sigkill_without_oom_is_unknown_and_not_tried_again(limited: Launcher) -> None:
-    limited.budgets = [FITS, FITS // 2]
-    run = limited.run(["sh", "-c", "kill -9 $$"])
-    assert run.returncode == 128 + signal.SIGKILL
-    end = limited.only_end()
+def test_sigkill_without_oom_is_unknown_and_not_tried_again(done: dict[str, Scenario]) -> None:
+    end = done["kill -9"].only_end()
     assert (end["verdict"], end["oom_kills"], end["next_budget_bytes"]) == ("killed_unknown", 0, None)
-    assert not limited.events("gave_up")
+    assert done["kill -9"].status == 128 + signal.SIGKILL
+    assert not done["kill -9"].events("gave_up")
 
 
-def test_an_oom_kill_in_another_cgroup_is_not_taken_for_ours(limited: Launcher) -> None:
-    ready = limited.scratch / "ready"
-    limited.start(["sh", "-c", f"echo $$ > {ready}.new; mv {ready}.new {ready}; exec sleep 600"])
-    assert limited.process is not None
-    wait_until(ready.exists, "the program")
+@pytest.mark.parametrize("name", ["session of its own", "session without leaf"])
+def test_a_grandchild_in_a_session_of_its_own_ends_with_the_attempt(
+    done: dict[str, Scenario], name: str
+) -> None:
+    assert done[name].status == 5
+    pid = int((done[name].scratch / "pid").read_text())
+    assert not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize(("name", "number"), [("time-out", signal.SIGTERM), ("stubborn", signal.SIGKILL)])
+def test_a_program_whose_time_is_up_is_stopped(
+    done: dict[str, Scenario], name: str, number: signal.Signals
+) -> None:
+    end = done[name].only_end()
+    assert (end["verdict"], end["signal"]) == ("stopped", number)
+
+
+@pytest.mark.parametrize("name", CANNOT_START)
+def test_what_cannot_be_started_is_said_in_one_line(done: dict[str, Scenario], name: str) -> None:
+    command, status, words = CANNOT_START[name]
+    assert done[name].status == status
+    assert done[name].only_end()["verdict"] == "not_started"
+    said = (done[name].scratch.parent / "said").read_text().splitlines()
+    name_in_message = repr(command[0]).lower()[1:-1]
+    assert [line for line in said if line.startswith("error: ") and words in line and name_in_message in line]
+
+
+def test_the_budget_is_in_the_environment_and_in_the_arguments(done: dict[str, Scenario]) -> None:
+    assert (done["arguments"].scratch / "out").read_text().split() == [str(FITS), "1", "32"]
+
+
+def test_without_path_the_system_directories_are_searched(done: dict[str, Scenario]) -> None:
+    assert "A=b" in (done["no PATH"].scratch / "out").read_text().splitlines()
+
+
+def test_the_program_starts_with_a_clean_slate(done: dict[str, Scenario]) -> None:
+    out = (done["clean slate"].scratch / "out").read_text()
+    assert re.search(r"^SigBlk:\t0+$", out, re.MULTILINE)
+    assert re.search(r"^SigIgn:\t0+$", out, re.MULTILINE)
+    assert "\n300\n" in out, "oom_score_adj"
+    assert "events.jsonl" not in out, "no descriptor of ours"
+    assert "history" not in out
+
+
+def test_deaths_within_milliseconds_are_all_counted_once(launcher_of: LauncherOf) -> None:
+    attempts = 10 if UNDER_EMULATION else 200
+    budgets = list(range(attempts, 0, -1))
+    launcher = launcher_of(
+        Scenario([*HOG, "{budget}"], budgets=budgets, policy={"limit_bytes": 1 * MIB}, remember=False)
+    )
+    launcher.start()
+    assert launcher.finish().returncode == OOM_STATUS
+    ends = launcher.scenario.events("attempt_ended")
+    assert [end["verdict"] for end in ends] == ["oom_kill"] * attempts
+    assert {end["oom_kills"] for end in ends} == {1}
+    launcher.assert_nothing_left()
+
+
+def test_an_oom_kill_in_another_cgroup_is_not_taken_for_ours(launcher_of: LauncherOf) -> None:
+    launcher = launcher_of(limited(*HOG, str(FITS), "600"))
+    launcher.start()
+    wait_until(launcher.programs, "the program")
     with make_leaf("test") as other:
         other.set_limit(LIMIT)
-        subprocess.run(
-            ["sh", "-c", f"echo 0 > {other.join_path}; {HOG_DIES}"], check=False, capture_output=True
-        )
+        script = f"echo 0 > {other.join_path}; {DYING_HOG}"
+        subprocess.run(["sh", "-c", script], check=False, capture_output=True)
         assert other.events().oom_kill == 1
-    os.kill(int(ready.read_text()), signal.SIGKILL)
-    run = limited.finish(limited.process)
-    assert run.returncode == 128 + signal.SIGKILL
-    assert limited.only_end()["verdict"] == "killed_unknown"
+    os.kill(launcher.programs()[0], signal.SIGKILL)
+    assert launcher.finish().returncode == 128 + signal.SIGKILL
+    assert launcher.scenario.only_end()["verdict"] == "killed_unknown"
 
 
-def test_a_limit_above_the_leaf_is_told_from_the_leafs_own(launcher: Launcher) -> None:
+def test_a_limit_above_the_leaf_is_told_from_the_leafs_own(launcher_of: LauncherOf) -> None:
     with make_leaf("test") as parent:
         parent.set_limit(LIMIT)
-        launcher.options["join"] = str(parent.join_path)
-        run = launcher.run([*HOG, "{budget}"])
-        assert run.returncode == OOM_STATUS, run.stderr
-    end = launcher.only_end()
+        launcher = launcher_of(Scenario([*HOG, "{budget}"], join=parent.join_path))
+        launcher.start()
+        assert launcher.finish().returncode == OOM_STATUS
+    end = launcher.scenario.only_end()
     assert (end["verdict"], end["confidence"]) == ("oom_kill", "certain")
     assert any("not the leaf's own limit" in sentence for sentence in end["evidence"])
 
@@ -163,230 +262,75 @@ def test_a_limit_above_the_leaf_is_told_from_the_leafs_own(launcher: Launcher) -
 @pytest.mark.parametrize(
     ("script", "verdict", "confidence"),
     [
-        (f"exec {HOG_DIES}", "oom_kill", "high"),
-        (f"{HOG_DIES}; exit 0", "oom_kill", "high"),
+        (f"exec {DYING_HOG}", "oom_kill", "high"),
+        (f"{DYING_HOG}; exit 0", "oom_kill", "high"),
         ("kill -9 $$", "killed_unknown", "certain"),
     ],
     ids=["direct", "exit 0", "kill -9"],
 )
 def test_without_a_leaf_the_own_cgroup_counts(
-    launcher: Launcher, script: str, verdict: str, confidence: str
+    launcher_of: LauncherOf, script: str, verdict: str, confidence: str
 ) -> None:
-    launcher.policy["use_leaf"] = False
     with make_leaf("test") as own:
         own.set_limit(LIMIT)
-        launcher.options["join"] = str(own.join_path)
-        launcher.run(["sh", "-c", script])
-    end = launcher.only_end()
+        launcher = launcher_of(Scenario(["sh", "-c", script], policy={"use_leaf": False}, join=own.join_path))
+        launcher.start()
+        launcher.finish()
+    end = launcher.scenario.only_end()
     assert (end["verdict"], end["confidence"]) == (verdict, confidence), end
 
 
-def test_without_a_leaf_other_victims_make_it_a_suspicion_only(launcher: Launcher) -> None:
-    launcher.policy["use_leaf"] = False
+def test_without_a_leaf_other_victims_make_it_a_suspicion_only(launcher_of: LauncherOf) -> None:
     with make_leaf("test") as own:
         own.set_limit(LIMIT)
-        launcher.options["join"] = str(own.join_path)
+        script = f"{DYING_HOG}; exit 3"
+        launcher = launcher_of(Scenario(["sh", "-c", script], policy={"use_leaf": False}, join=own.join_path))
         stranger = subprocess.Popen(["sh", "-c", f"echo 0 > {own.join_path}; exec sleep 600"])
         wait_until(lambda: stranger.pid in own.processes(), "the stranger")
-        launcher.run(["sh", "-c", f"{HOG_DIES}; exit 3"])
+        launcher.start()
+        launcher.finish()
         stranger.kill()
         stranger.wait()
-    end = launcher.only_end()
+    end = launcher.scenario.only_end()
     assert (end["verdict"], end["confidence"]) == ("oom_suspected", "medium"), end
 
 
-def test_deaths_within_milliseconds_are_all_counted_once(launcher: Launcher) -> None:
-    attempts = 100 if _is_fast() else 5
-    launcher.policy = {"limit_bytes": 1 * MIB}
-    launcher.budgets = list(range(attempts, 0, -1))
-    run = launcher.run([*HOG, "{budget}"])
-    assert run.returncode == OOM_STATUS
-    ends = launcher.events("attempt_ended")
-    assert [end["verdict"] for end in ends] == ["oom_kill"] * attempts
-    assert {end["oom_kills"] for end in ends} == {1}
-    launcher.assert_nothing_left()
+def test_stdin_and_stdout_pass_through(launcher_of: LauncherOf) -> None:
+    launcher = launcher_of(limited("cat"))
+    launcher.start(stdin=subprocess.PIPE)
+    assert launcher.finish(b"through and through\n").stdout == b"through and through\n"
 
 
-@pytest.mark.parametrize("use_leaf", [True, False], ids=["leaf", "no leaf"])
-def test_a_grandchild_in_a_session_of_its_own_ends_with_the_attempt(
-    launcher: Launcher, use_leaf: bool
-) -> None:
-    launcher.policy["use_leaf"] = use_leaf
-    sleeper = f"setsid {' '.join(PYTHON)} -c 'import time; time.sleep(600)' {launcher.scratch} &"
-    run = launcher.run(["sh", "-c", f"{sleeper} exit 5"])
-    assert run.returncode == 5
-    launcher.assert_nothing_left()
+def test_the_launcher_is_small_and_sleeps(launcher_of: LauncherOf) -> None:
+    launcher = launcher_of(limited(*HOG, str(FITS), "600"))
+    launcher.start()
+    wait_until(launcher.programs, "the program")
+    before = _settled_switches(launcher)
+    wait_until(lambda: _uptime() > before[0] + 2, "two idle seconds")
+    status = _status(launcher)
+    assert int(status["voluntary_ctxt_switches"]) == before[1]
+    assert int(status["VmRSS"].split()[0]) < 18 * 1024, "KiB"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
-def test_a_signal_to_the_launcher_reaches_the_program_and_ends_the_run(
-    limited: Launcher, number: signal.Signals
-) -> None:
-    limited.budgets = [FITS, FITS // 2]
-    limited.start([*HOG, "{budget}", "600"])
-    assert limited.process is not None
-    wait_until(lambda: _running_hogs(limited), "the program")
-    limited.process.send_signal(number)
-    run = limited.finish(limited.process)
-    assert run.returncode == 128 + number
-    end = limited.only_end()
-    assert (end["verdict"], end["signal"]) == ("stopped", number)
-    limited.assert_nothing_left()
+def _settled_switches(launcher: Launcher) -> tuple[float, int]:
+    """When it slept for a second already, and how often it had gone to sleep by then."""
+    count, since = -1, _uptime()
+
+    def settled() -> bool:
+        nonlocal count, since
+        now = int(_status(launcher)["voluntary_ctxt_switches"])
+        if now != count:
+            count, since = now, _uptime()
+        return _uptime() > since + 1
+
+    wait_until(settled, "an idle second")
+    return _uptime(), count
 
 
-def _running_hogs(launcher: Launcher) -> list[int]:
-    """Programs that were executed, not the launcher's own copies."""
-    leaf = [event["leaf"] for event in launcher.events("attempt_started")]
-    if not leaf:
-        return []
-    try:
-        pids = Path(leaf[-1], "cgroup.procs").read_text().split()
-        return [int(pid) for pid in pids if b"hog.py\0" in Path("/proc", pid, "cmdline").read_bytes()]
-    except OSError:
-        return []
+def _uptime() -> float:
+    return float(Path("/proc/uptime").read_text().split()[0])
 
 
-def test_the_program_may_answer_a_signal_with_an_exit_code_of_its_own(limited: Launcher) -> None:
-    ready = limited.scratch / "ready"
-    limited.start(["sh", "-c", f"trap 'exit 7' USR1; : > {ready}; while :; do sleep 0.05; done"])
-    assert limited.process is not None
-    wait_until(ready.exists, "the program")
-    limited.process.send_signal(signal.SIGUSR1)
-    assert limited.finish(limited.process).returncode == 7
-    assert limited.only_end()["verdict"] == "exited"
-
-
-def test_signals_can_be_translated(limited: Launcher) -> None:
-    limited.options["signal_map"] = {"TERM": "INT"}
-    ready = limited.scratch / "ready"
-    limited.start(["sh", "-c", f"trap 'exit 9' INT; : > {ready}; while :; do sleep 0.05; done"])
-    assert limited.process is not None
-    wait_until(ready.exists, "the program")
-    limited.process.send_signal(signal.SIGTERM)
-    assert limited.finish(limited.process).returncode == 9
-    assert limited.only_end()["verdict"] == "stopped"
-
-
-def _moments() -> list[float]:
-    """Delays after the start of a launcher, in seconds: through import, start, kill, restart and end."""
-    return [0.02 * step for step in range(1, 26)] if _is_fast() else [0.5, 1.5, 3.0, 5.0]
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stop_at_any_moment_leaves_no_process_and_no_cgroup(tmp_path: Path, number: int) -> None:
-    for index, delay in enumerate(_moments()):
-        scratch = tmp_path / str(index)
-        scratch.mkdir()
-        launcher = Launcher(scratch, budgets=[TOO_MUCH, FITS], policy={"limit_bytes": LIMIT})
-        try:
-            process = launcher.start([*HOG, "{budget}", "600"])
-            time.sleep(delay)
-            process.send_signal(number)
-            run = launcher.finish(process)
-            assert run.returncode in (128 + number, -number, 1 if number == signal.SIGINT else None), run
-            launcher.assert_nothing_left()
-        finally:
-            launcher.end()
-
-
-@pytest.mark.parametrize("use_leaf", [True, False], ids=["leaf", "no leaf"])
-def test_sigkill_of_the_launcher_at_any_moment_leaves_nothing_running(tmp_path: Path, use_leaf: bool) -> None:
-    grandchild = (
-        f"setsid {HOG_IN_SHELL} {FITS} 600 {tmp_path}/INDEX & exec {HOG_IN_SHELL} {FITS} 600 {tmp_path}/INDEX"
-    )
-    for index, delay in enumerate(_moments()):
-        scratch = tmp_path / str(index)
-        scratch.mkdir()
-        launcher = Launcher(scratch, policy={"use_leaf": use_leaf})
-        try:
-            process = launcher.start(["sh", "-c", grandchild.replace("INDEX", str(index))])
-            time.sleep(delay)
-            process.kill()
-            launcher.finish(process)
-            launcher.assert_no_process_left()
-            # The cgroup may stay when the kill came right after its mkdir; empty, the next run sweeps it up.
-            for leaf in leaves_of(process.pid):
-                assert not (leaf / "cgroup.procs").read_text()
-                leaf.rmdir()
-        finally:
-            launcher.end()
-
-
-def test_stdin_and_stdout_pass_through(limited: Launcher) -> None:
-    process = limited.start(["cat"], stdin=subprocess.PIPE)
-    out, _ = process.communicate(b"through and through\n", timeout=60)
-    assert out == b"through and through\n"
-
-
-def test_the_budget_is_in_the_environment_and_in_the_arguments(limited: Launcher) -> None:
-    limited.budgets = [FITS]
-    run = limited.run(["sh", "-c", 'echo "$OOMPROOF_BUDGET_BYTES $OOMPROOF_ATTEMPT $0"', "{budget_mib}"])
-    assert run.stdout.decode().split() == [str(FITS), "1", "32"]
-
-
-@pytest.mark.parametrize(
-    ("command", "status", "words"),
-    [
-        (["no-such-command-anywhere"], 127, "not found in PATH"),
-        (["/no/such/file"], 127, "does not exist"),
-        (["/etc/passwd"], 126, "chmod +x"),
-        (["/"], 126, "cannot be executed"),
-        (["SCRATCH/no-interpreter"], 127, "interpreter"),
-        (["SCRATCH/no-program"], 126, "#! line"),
-    ],
-)
-def test_what_cannot_be_executed_is_said_in_one_line(
-    limited: Launcher, command: list[str], status: int, words: str
-) -> None:
-    for name, content in (("no-interpreter", "#!/no/such/shell\n"), ("no-program", "echo\n")):
-        (limited.scratch / name).write_text(content)
-        (limited.scratch / name).chmod(0o755)
-    command = [word.replace("SCRATCH", str(limited.scratch)) for word in command]
-    run = limited.run(command)
-    assert run.returncode == status
-    last_line = run.stderr.decode().splitlines()[-1]
-    assert words in last_line
-    assert command[0] in last_line
-    assert limited.only_end()["verdict"] == "not_started"
-    limited.assert_nothing_left()
-
-
-def test_without_path_the_system_directories_are_searched(limited: Launcher) -> None:
-    limited.options["environment"] = {"A": "b"}
-    run = limited.run(["env"])
-    assert run.returncode == 0
-    assert b"A=b" in run.stdout.splitlines()
-
-
-def test_the_program_starts_with_a_clean_slate(limited: Launcher) -> None:
-    limited.options["oom_score_adj"] = 7
-    run = limited.run(
-        ["sh", "-c", "grep Sig /proc/self/status; cat /proc/self/oom_score_adj; ls -l /proc/self/fd"]
-    )
-    lines = run.stdout.decode().splitlines()
-    masks = {
-        key: int(value, 16)
-        for key, value in (line.split(":\t") for line in lines if line.startswith("Sig"))
-        if key in ("SigBlk", "SigIgn", "SigCgt")
-    }
-    assert (masks["SigBlk"], masks["SigIgn"]) == (0, 0)
-    assert "300" in lines
-    assert not [line for line in lines if "events.jsonl" in line or "history" in line]
-
-
-def test_the_launcher_is_small_and_sleeps(limited: Launcher) -> None:
-    limited.start([*HOG, str(FITS), "600"])
-    assert limited.process is not None
-    wait_until(lambda: _running_hogs(limited), "the program")
-    time.sleep(0.5)
-    before = _status(limited.process.pid)
-    time.sleep(2)
-    after = _status(limited.process.pid)
-    assert after["VmRSS"] < 18 * 1024, "KiB"
-    assert after["voluntary_ctxt_switches"] == before["voluntary_ctxt_switches"]
-
-
-def _status(pid: int) -> dict[str, int]:
-    """The numbers in ``/proc/PID/status``; sizes in KiB."""
-    text = Path(f"/proc/{pid}/status").read_text()
-    return {key: int(value) for key, value in re.findall(r"^(\w+):\s+(\d+)(?: kB)?$", text, re.MULTILINE)}
+def _status(launcher: Launcher) -> dict[str, str]:
+    text = Path(f"/proc/{launcher.process.pid}/status").read_text()
+    return {key: value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}

@@ -9,14 +9,16 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
 
-from kernel.launching import PATIENCE_S, Launcher, wait_until
+from kernel.launching import PATIENCE_S, Launcher, Scenario, arguments, wait_until
 
 pytestmark = pytest.mark.kernel
+
+LauncherOf = Callable[[Scenario], Launcher]
 
 CTRL_C, CTRL_D, CTRL_Z = b"\x03", b"\x04", b"\x1a"
 
@@ -67,24 +69,26 @@ def at_terminal(command: list[str], screens: list[Screen]) -> Screen:
 
 
 # Written so that the echo of the command is not taken for its output.
-SHOW_GROUPS = "awk '{ print ($5 == $8 ? \"in \" : \"not in \") \"front\" }' /proc/self/stat"
+SHOW_GROUPS = 'awk \'{ print ($5 == $8 ? "in " : "not in ") "front" }\' /proc/self/stat'
 
 
 def test_the_program_is_in_the_foreground_and_ctrl_c_ends_it_and_the_run(
-    launcher: Launcher, open_screens: list[Screen]
+    launcher_of: LauncherOf, open_screens: list[Screen]
 ) -> None:
-    launcher.budgets = [2, 1]
-    program = ["sh", "-c", f"{SHOW_GROUPS}; exec sleep 600"]
-    screen = at_terminal(launcher.arguments(program), open_screens)
+    scenario = Scenario(["sh", "-c", f"{SHOW_GROUPS}; exec sleep 600"], budgets=[2, 1])
+    launcher_of(scenario)
+    screen = at_terminal(arguments(scenario), open_screens)
     screen.wait_for(b"in front")
     screen.type(CTRL_C)
     assert screen.process.wait(PATIENCE_S) == 128 + signal.SIGINT
-    end = launcher.only_end()
+    end = scenario.only_end()
     assert (end["verdict"], end["signal"]) == ("stopped", signal.SIGINT)
 
 
-def test_ctrl_z_bg_and_fg_work_as_in_any_shell(launcher: Launcher, open_screens: list[Screen]) -> None:
-    command = shlex.join(launcher.arguments(["sh", "-c", f"{SHOW_GROUPS}; exec cat"]))
+def test_ctrl_z_bg_and_fg_work_as_in_any_shell(launcher_of: LauncherOf, open_screens: list[Screen]) -> None:
+    scenario = Scenario(["sh", "-c", f"{SHOW_GROUPS}; exec cat"])
+    launcher_of(scenario)
+    command = shlex.join(arguments(scenario))
     screen = at_terminal(["bash", "--norc", "--noprofile", "-i"], open_screens)
     screen.type(b"PS1='read''y> '\n")
     screen.wait_for(b"ready> ")
@@ -101,19 +105,21 @@ def test_ctrl_z_bg_and_fg_work_as_in_any_shell(launcher: Launcher, open_screens:
     screen.wait_for(b"ready> ")
     screen.type(b"echo status=$?\n")
     screen.wait_for(b"status=0")
-    assert launcher.only_end()["verdict"] == "exited"
+    assert scenario.only_end()["verdict"] == "exited"
 
 
 def test_a_program_in_the_background_that_reads_the_terminal_stops_its_job(
-    launcher: Launcher, open_screens: list[Screen]
+    launcher_of: LauncherOf, open_screens: list[Screen]
 ) -> None:
-    command = shlex.join(launcher.arguments(["cat"]))
+    scenario = Scenario(["cat"])
+    launcher = launcher_of(scenario)
+    command = shlex.join(arguments(scenario))
     screen = at_terminal(["bash", "--norc", "--noprofile", "-i"], open_screens)
     screen.type(b"PS1='read''y> '\n")
     screen.wait_for(b"ready> ")
     screen.type(command.encode() + b" &\n")
     screen.wait_for(b"ready> ")
-    wait_until(lambda: launcher.events("attempt_started"), "the start")
+    wait_until(lambda: scenario.events("attempt_started"), "the start")
 
     def stopped() -> bool:
         screen.type(b"jobs\n")
@@ -127,7 +133,7 @@ def test_a_program_in_the_background_that_reads_the_terminal_stops_its_job(
     screen.wait_for(b"hello\r\nhello\r\n")
     screen.type(CTRL_D)
     screen.wait_for(b"ready> ")
-    assert launcher.only_end()["exit_code"] == 0
+    assert scenario.only_end()["exit_code"] == 0
 
 
 def _state_of(launcher: Launcher) -> str:

@@ -5,7 +5,6 @@ Not covered: what a rise of a counter means, see `oomproof.launch.verdict`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
@@ -182,8 +181,3 @@ def _highest_charge(leaf: Leaf) -> int:
     names = ("memory.max_usage_in_bytes", "memory.memsw.max_usage_in_bytes")
     files = (leaf.directory / name for name in names)
     return max((int(file.read_text()) for file in files if file.exists()), default=0)
-
-
-def own_pids() -> frozenset[int]:
-    """This process alone; its descendants are for the caller to add."""
-    return frozenset({os.getpid()})

@@ -78,14 +78,13 @@ def _parents() -> dict[int, int]:
     return parents
 
 
-def has_children(spare: frozenset[int]) -> bool:
-    """Whether this process has any child, zombies included, beside those in `spare`."""
+def children() -> set[int]:
+    """The direct children of this process, zombies included."""
     pid = os.getpid()
     try:
-        words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return {int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
     except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
-        return bool(descendants(pid, spare))
-    return any(int(word) not in spare for word in words)
+        return {child for child, parent in _parents().items() if parent == pid}
 
 
 def kill_descendants(spare: frozenset[int], timeout_s: float) -> list[int]:
@@ -96,7 +95,7 @@ def kill_descendants(spare: frozenset[int], timeout_s: float) -> list[int]:
     me = os.getpid()
     deadline = time.monotonic() + timeout_s
     pause = _FIRST_PAUSE_S
-    while has_children(spare):
+    while children() - spare:
         alive = descendants(me, spare)
         for pid in alive:
             try:
@@ -105,7 +104,7 @@ def kill_descendants(spare: frozenset[int], timeout_s: float) -> list[int]:
                 pass  # it ended meanwhile
         for pid in alive:
             _reap(pid)
-        if not has_children(spare):
+        if not children() - spare:
             break
         if time.monotonic() > deadline:
             return descendants(me, spare)

@@ -82,6 +82,10 @@ class Signals:
             if len(chunk) < 512:
                 return arrived
 
+    def keep(self, number: int) -> None:
+        """Put a signal that came too late for one reader back for the next."""
+        self._kept.append(number)
+
     def stop_requested(self) -> int | None:
         """The first pending signal that asks to end; all others that are pending are dropped.
 

@@ -98,6 +98,8 @@ def _become(start: Start, signals: Signals, report: int, parent: int) -> NoRetur
             _write(start.join_path, b"0")
         step = SpawnStep.EXEC
         signals.restore_for_child()
+        if not start.command[0]:
+            raise FileNotFoundError(errno.ENOENT, "an empty name")  # PATH search would find a directory
         os.execvpe(start.command[0], list(start.command), dict(start.environment))  # noqa: S606  no shell is what we want
     except OSError as error:
         os.write(report, b"%d %d" % (_STEPS.index(step), error.errno or 0))

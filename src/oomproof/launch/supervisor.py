@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 
 from oomproof.launch import process_control
-from oomproof.launch.counters import Counters, counters_for, own_pids
+from oomproof.launch.counters import Counters, counters_for
 from oomproof.launch.guardian import MARK_VARIABLE, Guardian
-from oomproof.launch.model import AttemptPolicy, Evidence, Exit, SpawnFailure, StopMark, StopReason
+from oomproof.launch.model import AttemptPolicy, Evidence, Exit, SpawnFailure, SpawnStep, StopMark, StopReason
 from oomproof.launch.signals import STOPS, Signals
 from oomproof.launch.spawn import Child, Start, read_report, spawn
 from oomproof.launch.terminal import Terminal
@@ -53,13 +53,19 @@ def supervise(
     if leaf is None:
         environment = {**environment, MARK_VARIABLE: mark}
     process_control.become_subreaper()
-    guardian = Guardian.start(leaf, mark) if os.getpid() != 1 else None
-    spare = own_pids() | ({guardian.pid} if guardian else frozenset())
+    spare = {os.getpid(), *process_control.children()}
+    guardian = None
+    if os.getpid() != 1:
+        try:
+            guardian = Guardian.start(leaf, mark)
+        except OSError as error:
+            return Evidence(spawn_failure=SpawnFailure(SpawnStep.FORK, error.errno or 0))
+        spare.add(guardian.pid)
     try:
-        attempt = _Attempt(signals, leaf, policy or AttemptPolicy(), spare)
+        attempt = _Attempt(signals, leaf, policy or AttemptPolicy(), frozenset(spare))
         return attempt.run(command, environment)
     finally:
-        if guardian:
+        if guardian is not None:
             guardian.dismiss()
 
 
@@ -156,7 +162,9 @@ class _Attempt:
         for number in self._signals.read():
             if number == signal.SIGCHLD:
                 self._reap()
-            elif not self._ended:
+            elif self._ended:
+                self._signals.keep(number)
+            else:
                 self._forward(number)
 
     def _reap(self) -> None:
