@@ -22,8 +22,10 @@ from oomproof.limits.raw import Level, Readings
 
 ENVIRON_FILE = "/proc/self/environ"
 
-_found: dict[int, tuple[bytes | None, Place, bool]] = {}
-"""Process id -> (its /proc/self/cgroup, what was found from it, whether lxcfs stands in for meminfo)."""
+_found: list[tuple[bytes | None, Place, bool]] = []
+"""At most one: /proc/self/cgroup, what was found from it, whether lxcfs stands in for /proc/meminfo."""
+
+os.register_at_fork(after_in_child=_found.clear)
 
 
 def detect_limits(
@@ -69,12 +71,11 @@ def _place(tree: Tree) -> tuple[Place, bool]:
     content = tree.read_or_none(CGROUP_FILE)
     if not tree.is_live or tree.records:
         return find_place(tree, content), _is_virtualised(tree)
-    known = _found.get(os.getpid())
-    if known and known[0] == content and (known[1].cgroup is None or known[1].cgroup.directory.is_dir()):
-        return known[1], known[2]
+    for known, place, virtualised in _found[:]:
+        if known == content and (place.cgroup is None or place.cgroup.directory.is_dir()):
+            return place, virtualised
     found = find_place(tree, content), _is_virtualised(tree)
-    _found.clear()  # one process, one place: what a parent found is of no use after a fork
-    _found[os.getpid()] = (content, *found)
+    _found[:] = [(content, *found)]
     return found
 
 

@@ -188,9 +188,12 @@ def _levels_from_above(tree: Tree, above: Route, plain: Route | None) -> list[tu
     """The levels as a mount from above the namespace shows them, the own part through `plain` if any."""
     own = _plain_levels(tree, plain) if plain else []
     chain = locate(tree, above.mount.point, above.unnamed, above.names, own[0][1] if own else None)
-    if chain is None:
-        return own
     up = split_path(above.mount.root)[0]
+    if chain is None and not own:
+        return []
+    if chain is None or len(chain) == 1:
+        # The names in between are not known, but the mount's root is above the namespace for certain.
+        return [*own, (_join("/.." * up), above.mount.point)]
     levels: list[tuple[str, str]] = []
     for depth, directory in enumerate(chain):
         below = depth - above.unnamed

@@ -22,14 +22,17 @@ def locate(
 ) -> list[str] | None:
     """The directories from `top` down to the own cgroup; None when it cannot be told which they are.
 
-    `unnamed` levels of unknown name lie between `top` and `names`. `same_as` is the own cgroup's
-    directory as another mount shows it.
+    Just `top` when no directory lies that deep: then what is shown is not the whole.
+    `unnamed` levels of unknown name lie between `top` and `names`. `same_as` is the own
+    cgroup's directory as another mount shows it.
     """
     chains = []
     for chain in _at_depth(tree, [top], unnamed, [MAX_SEARCHED_DIRECTORIES]):
         own = chain[-1] + "".join(f"/{name}" for name in names)
         if not names or tree.is_directory(own):
             chains.append(chain)
+    if not chains:
+        return [top]
     chosen = _choose(tree, chains, names, same_as)
     if chosen is None:
         return None

@@ -80,6 +80,7 @@ def test_the_callback_may_stop_the_watch(machine: Machine, changes: Changes) -> 
 
 def test_the_package_offers_detection_without_importing_it_first(machine: Machine) -> None:
     machine.v2("/").level_v2(CG, limit=GIB)
+    assert oomproof.watch_limits is watch_limits
     assert oomproof.detect_limits(root=machine.root).limit_bytes == GIB
     with pytest.raises(AttributeError, match="no attribute 'detect_limit'"):
         getattr(oomproof, "detect_limit")  # noqa: B009

@@ -43,6 +43,7 @@ def fresh() -> Iterator[Machine]:
         shutil.rmtree(directory)
 
 
+@settings(deadline=2000)  # milliseconds: over-long lines must not hang it, a busy machine may slow it
 @given(SOUP)
 @example(b"9" * 100_000)
 @example(b"0::/" + b"/.." * 50_000)
@@ -64,6 +65,7 @@ def test_every_parser_takes_any_bytes(content: bytes) -> None:
     process.has_capability(content, process.CAP_IPC_LOCK)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_paths_of_any_form_have_a_way_or_none(own: str, root: str) -> None:
     found = mounts.route(f"/{own}", mounts.Mount(2, f"/{root}", "/m"))
@@ -78,6 +80,7 @@ def test_hints_take_any_text(environment: dict[str, str]) -> None:
         assert hint.message.isprintable()
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_paths_are_shown_as_one_printable_line(raw: bytes) -> None:
     shown = printable(raw.decode("utf-8", "surrogateescape"))
@@ -157,6 +160,7 @@ def test_any_cgroup_name_is_read_and_replays_under_its_pseudonym(name: bytes) ->
         assert capture(bundle, machine.root).limit_bytes == GIB
 
 
+@settings(deadline=None)
 @given(st.lists(st.text("abcdefghij0123456789", min_size=2, max_size=4), min_size=1, max_size=8))
 def test_different_names_have_different_pseudonyms(words: list[str]) -> None:
     names = Names()

@@ -151,6 +151,27 @@ def test_the_own_cgroup_below_a_mount_above_is_told_by_being_the_same_directory(
     assert machine.detect().limit_bound_by == "cgroup v2 /.."
 
 
+def test_the_root_of_a_mount_above_counts_even_where_the_levels_between_cannot_be_told(
+    machine: Machine,
+) -> None:
+    machine.host().member("0::/").mounts(V2_MOUNT, "31 23 0:26 /../.. /host rw - cgroup2 cgroup2 rw")
+    machine.level_v2(CG, limit=2 * GIB).level_v2("/host", limit=GIB)
+    assert machine.detect().limit_bound_by == "cgroup v2 /../.."
+    for name in "ab":
+        machine.level_v2(f"/host/pods/{name}", limit=MIB)
+    assert machine.detect().limit_bound_by == "cgroup v2 /../.."
+
+
+def test_a_mount_above_that_does_not_show_the_own_level_answers_as_the_nearest_level(
+    machine: Machine,
+) -> None:
+    machine.host().member("0::/").mounts("31 23 0:26 /.. /sys/fs/cgroup rw - cgroup2 cgroup2 rw")
+    machine.level_v2(CG, limit=GIB)
+    report = machine.detect()
+    assert report.limit_bytes == GIB
+    assert {"mount_above_namespace", "cgroup_not_visible", "ancestors_hidden"} <= codes(report)
+
+
 def test_a_removed_cgroup_is_answered_by_the_nearest_level_left(machine: Machine) -> None:
     machine.v2("/slice/gone (deleted)").root_v2().level_v2(f"{CG}/slice", limit=GIB)
     report = machine.detect()
