@@ -291,6 +291,7 @@ class _Run:
             peak_bytes=evidence.peak_bytes,
             duration_s=round(evidence.duration_s, 3),
             survivors=evidence.survivors,
+            leftovers=evidence.leftovers,
             **facts,
         )
         self.say(describe(attempt))
@@ -346,4 +347,6 @@ def describe(attempt: Attempt) -> str:
     if attempt.evidence.survivors:
         pids = ", ".join(str(pid) for pid in attempt.evidence.survivors)
         budget += f"; could not be killed: {pids}"
+    for leftover in attempt.evidence.leftovers:
+        budget += f"; left behind: {leftover}"
     return f"{words}: {'; '.join(judgement.evidence)}; {budget}"

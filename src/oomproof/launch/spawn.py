@@ -98,15 +98,19 @@ def _become(start: Start, signals: Signals, report: int, parent: int) -> NoRetur
             _write(start.join_path, b"0")
         step = SpawnStep.EXEC
         signals.restore_for_child()
-        if not start.command[0]:
-            raise FileNotFoundError(errno.ENOENT, "an empty name")  # PATH search would find a directory
-        os.execvpe(start.command[0], list(start.command), dict(start.environment))  # noqa: S606  no shell is what we want
+        _execute(start)
     except OSError as error:
         os.write(report, b"%d %d" % (_STEPS.index(step), error.errno or 0))
     except BaseException:  # noqa: BLE001  nothing of the parent's code may ever run on in the child
         os.write(report, b"%d %d" % (_STEPS.index(step), errno.EINVAL))
     finally:
         os._exit(127)
+
+
+def _execute(start: Start) -> NoReturn:
+    if not start.command[0]:
+        raise FileNotFoundError(errno.ENOENT, "an empty name")  # PATH search would find a directory
+    os.execvpe(start.command[0], list(start.command), dict(start.environment))  # noqa: S606  no shell: wanted
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -17,7 +17,18 @@ from math import ceil
 from oomproof.launch import process_control
 from oomproof.launch.counters import Counters, counters_for
 from oomproof.launch.guardian import MARK_VARIABLE, Guardian
-from oomproof.launch.model import AttemptPolicy, Evidence, Exit, SpawnFailure, SpawnStep, StopMark, StopReason
+from oomproof.launch.kernel_log import KernelLog, pids_are_the_hosts
+from oomproof.launch.leftovers import SharedMemory, userspace_killer
+from oomproof.launch.model import (
+    AttemptPolicy,
+    Evidence,
+    Exit,
+    KernelKill,
+    SpawnFailure,
+    SpawnStep,
+    StopMark,
+    StopReason,
+)
 from oomproof.launch.signals import STOPS, Signals
 from oomproof.launch.spawn import Child, Start, read_report, spawn
 from oomproof.launch.terminal import Terminal
@@ -26,7 +37,7 @@ from oomproof.leaf import Leaf
 KILL_TIMEOUT_S = 10.0
 """How long killed processes may take to go away before they are called survivors."""
 
-SETTLE_S = 0.3
+SETTLE_S = 0.5
 """How long the main process may take to end by itself after a kill inside was noticed."""
 
 _RECHECKS_S = (0.005, 0.05, 0.3, 0.9)
@@ -81,6 +92,8 @@ class _Attempt:
         self._spare = spare
         self._counters: Counters | None = counters_for(leaf, spare)
         self._terminal = Terminal.find()
+        self._log = KernelLog.open()
+        self._shared_memory = SharedMemory()
         self._foreground = False
         self._started = time.monotonic()
         self._due: dict[str, float] = {}
@@ -113,8 +126,9 @@ class _Attempt:
                 survivors, wait_status, max_rss = self._end_everything()
             return self._tell(survivors, wait_status, max_rss)
         finally:
-            if self._terminal is not None:
-                self._terminal.close()
+            for held in (self._terminal, self._log):
+                if held is not None:
+                    held.close()
 
     # -- waiting --------------------------------------------------------------------------
 
@@ -293,18 +307,35 @@ class _Attempt:
             number, reason, when = self._stop
             stop = StopMark(number, reason, max(0.0, self._end - when))
         peak = self._leaf.peak_bytes() if self._leaf else None
+        exit_ = Exit.from_wait_status(wait_status)
+        kills = self._counters.finish(self._spare) if self._counters else None
+        ambiguous = exit_.signal == signal.SIGKILL or (kills is not None and kills.delta > 0)
         return Evidence(
-            exit=Exit.from_wait_status(wait_status),
+            exit=exit_,
             main_pid=self._main,
             spawn_failure=self._failure,
             stop=stop,
-            kills=self._counters.finish(self._spare) if self._counters else None,
+            kills=kills,
+            kernel_log=self._logged_kills() if ambiguous else None,
+            pids_comparable=pids_are_the_hosts(),
+            userspace_killer=userspace_killer(self._leaf.directory) if self._leaf else None,
             foreground=self._foreground,
             kill_noticed_s=self._kill_noticed,
             peak_bytes=max_rss if peak is None else peak,
             duration_s=self._end - self._started,
             survivors=tuple(survivors),
+            leftovers=self._shared_memory.new_files(),
         )
+
+    def _logged_kills(self) -> tuple[KernelKill, ...] | None:
+        """Those of the attempt's leaf; without one, all during the attempt."""
+        if self._log is None:
+            return None
+        kills = self._log.kills()
+        if self._leaf is None:
+            return kills
+        leaf = self._leaf.directory.name
+        return tuple(kill for kill in kills if leaf in (kill.task_memcg or "").split("/"))
 
 
 def wait_for_memory(leaf: Leaf) -> int:

@@ -190,10 +190,11 @@ def _details(evidence: Evidence, *, log: bool = True) -> list[str]:
     sentences = []
     if kills is not None and kills.group_kill:
         sentences.append("the kernel killed the whole cgroup at once (memory.oom.group)")
-    if evidence.kill_noticed_s is not None and evidence.stop is not None:
+    victim = evidence.exit is not None and evidence.exit.signal == signal.SIGKILL
+    if evidence.kill_noticed_s is not None and evidence.stop is not None and not victim:
         sentences.append(
             f"the main process ran on after the kill noticed at {evidence.kill_noticed_s:.3f} s"
-            f" and was ended with {signal_name(evidence.stop.signal)}"
+            f" and was sent {signal_name(evidence.stop.signal)}"
         )
     if log:
         sentences += [_log_sentence(kill) for kill in evidence.kernel_log or ()]
