@@ -18,7 +18,7 @@ from oomproof.leaf import Leaf, make_leaf
 from oomproof.leaf.v1 import LeafV1
 from oomproof.leaf.v2 import LeafV2
 from oomproof.limits import find_memory_cgroup
-from oomproof.probe import ProbeRequest, StopReason, run_probe
+from oomproof.probe import ProbeRequest, Shape, StopReason, run_probe
 from oomproof.probe.decide import Progress
 from oomproof.probe.readings import Reading
 from oomproof.units import MIB
@@ -167,7 +167,7 @@ def test_max_is_touched_exactly() -> None:
 
 
 def test_the_deadline_ends_it_with_what_was_touched() -> None:
-    result = run_probe(ProbeRequest(limit_bytes=LIMIT, chunk_bytes=16 * 1024, deadline_s=3))
+    result = run_probe(ProbeRequest(limit_bytes=LIMIT, chunk_bytes=16 * 1024, deadline_s=2 * slowness()))
     assert result.stop_reason is StopReason.DEADLINE
     assert 0 < result.allocated_bytes < LIMIT
 
@@ -236,6 +236,69 @@ def test_an_address_space_limit_ends_it_with_what_the_kernel_gave() -> None:
     document = json.loads(done.stdout)
     assert document["stop_reason"] == "limit"
     assert 100 * MIB < document["allocated_bytes"] < 400_000 * 1024
+
+
+def test_memory_that_may_not_be_locked_ends_it_with_what_could_be() -> None:
+    without_right = ["setpriv", "--inh-caps=-ipc_lock", "--bounding-set=-ipc_lock", "sh", "-c"]
+    limited = 'ulimit -l 8192 && exec "$@"'
+    command = [*without_right, limited, "sh", *PROBE, "--as", "pinned", "--limit", "96MiB"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["stop_reason"] == "memlock"
+    assert 8 * MIB - MIB // 2 <= document["allocated_bytes"] <= 8 * MIB
+
+
+@pytest.mark.parametrize("shape", Shape)
+def test_every_shape_ends_at_the_reserve(shape: Shape) -> None:
+    result = run_probe(ProbeRequest(limit_bytes=LIMIT, shape=shape))
+    assert result.stop_reason is StopReason.RESERVE
+    assert LIMIT - 16 * MIB < result.allocated_bytes < LIMIT
+    assert abs(result.kernel_overhead_bytes - result.allocated_bytes // 512) < MIB
+
+
+def test_quick_answers_as_the_full_probe_does_within_its_error_bar() -> None:
+    full = run_probe(ProbeRequest(limit_bytes=2 * LIMIT))
+    quick = run_probe(ProbeRequest(limit_bytes=2 * LIMIT, quick=True))
+    assert quick.extrapolated and quick.touched_bytes == 64 * MIB
+    assert quick.stop_reason is StopReason.RESERVE
+    assert (
+        abs(quick.allocated_bytes - full.allocated_bytes) <= quick.error_bytes <= full.allocated_bytes // 50
+    )
+
+
+def test_memory_high_ends_it_before_it_throttles(container: Leaf) -> None:
+    with_v2_file(container, "memory.high").write_text(str(LIMIT // 2))
+    document = probe_in(container)
+    assert document["stop_reason"] == "throttled"
+    assert MIB < document["allocated_bytes"] < LIMIT // 2
+    assert container.events().high == 0
+
+
+def test_oom_group_keeps_a_larger_reserve(container: Leaf) -> None:
+    with_v2_file(container, "memory.oom.group").write_text("1")
+    document = probe_in(container)
+    assert document["stop_reason"] == "oom_group"
+    assert MIB < document["usage_peak_bytes"] <= LIMIT - 32 * MIB
+
+
+def test_swapping_ends_it() -> None:
+    if len(Path("/proc/swaps").read_text().splitlines()) < 2:
+        pytest.skip("this machine has no swap")
+
+    def push_out(progress: Progress, reading: Reading) -> None:
+        if progress.allocated_bytes >= LIMIT // 2:
+            with_v2_file(own_leaf(), "memory.reclaim").write_text(str(16 * MIB))
+
+    result = run_probe(ProbeRequest(max_bytes=LIMIT, chunk_bytes=8 * MIB), on_step=push_out)
+    assert result.stop_reason is StopReason.SWAPPING
+    assert LIMIT // 2 <= result.allocated_bytes < LIMIT
+
+
+def with_v2_file(leaf: Leaf, name: str) -> Path:
+    if not (leaf.directory / name).exists():
+        pytest.skip(f"this kernel has no {name} in its cgroups")
+    return leaf.directory / name
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -6,13 +6,19 @@ import argparse
 import math
 import signal
 import sys
+import time
 from types import FrameType
+from typing import Self
 
 from oomproof.cli import output
 from oomproof.errors import UsageError
 from oomproof.probe import ProbeRequest, ProbeResult, Shape, StopReason, run_probe
+from oomproof.probe.decide import Progress
 from oomproof.probe.model import DEFAULT_CHUNK_BYTES
+from oomproof.probe.readings import Reading
 from oomproof.units import MIB, format_size, parse_size
+
+_BAR_WIDTH = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +71,8 @@ def run(args: argparse.Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt)
     try:
-        result = run_probe(request)
+        with _ProgressLine(request.max_bytes) as progress:
+            result = run_probe(request, progress.on_step)
     except KeyboardInterrupt:
         return 128 + (received or [signal.SIGINT])[0]
     if args.json:
@@ -73,6 +80,49 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print_for_people(result)
     return 128 + received[0] if received else 0
+
+
+class _ProgressLine:
+    """One line on a terminal's stderr that is written over and over; nothing anywhere else."""
+
+    def __init__(self, max_bytes: int | None) -> None:
+        self._max_bytes = max_bytes
+        self._shown = sys.stderr.isatty()
+        self._started_s: float | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def on_step(self, progress: Progress, reading: Reading) -> None:
+        """Show how far it has come, at what rate, and how long it may still take."""
+        if not self._shown:
+            return
+        now = time.monotonic()
+        self._started_s = self._started_s or now
+        to_max = None if self._max_bytes is None else self._max_bytes - progress.allocated_bytes
+        bounds = (reading.headroom_bytes, reading.host_available_bytes, reading.high_headroom_bytes, to_max)
+        left = min((size for size in bounds if size is not None), default=None)
+        line = progress_line(progress.allocated_bytes, left, now - self._started_s)
+        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+
+    def __exit__(self, *_: object) -> None:
+        if self._started_s is not None:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def progress_line(touched: int, left: int | None, seconds: float) -> str:
+    """``1.00 GiB of 4.00 GiB touched, 2.00 GiB/s, 2 s left``; sizes in bytes, `left` None: not known."""
+    line = f"{format_size(touched)} touched"
+    if left is not None:
+        share = touched / (touched + left) if touched + left else 1.0
+        bar = ("#" * round(share * _BAR_WIDTH)).ljust(_BAR_WIDTH, ".")
+        line = f"[{bar}] {format_size(touched)} of {format_size(touched + left)} touched"
+    if touched and seconds > 0:
+        rate = touched / seconds
+        line += f", {format_size(int(rate))}/s"
+        if left is not None:
+            line += f", {left / rate:.0f} s left"
+    return line
 
 
 def _size(text: str | None) -> int | None:

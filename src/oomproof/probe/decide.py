@@ -51,7 +51,7 @@ class Readings:
     """What a decision looks at."""
 
     first: Reading
-    """Taken before anything was started."""
+    """Taken before the first step; its time is that of the start."""
     previous: Reading
     """The one before `now`."""
     now: Reading

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from oomproof.probe.decide import Reserves, room_above
+from oomproof.probe.decide import SMALLEST_STEP_BYTES, Reserves, room_above
 from oomproof.probe.extrapolate import extrapolate
 from oomproof.probe.model import ProbeRequest, ProbeResult, StopReason
 from oomproof.probe.overhead import kernel_causes, split_overhead
@@ -70,7 +70,11 @@ class Findings:
         room, reason = room_above(keep, self.last)
         if not self.points or room is None:
             return touched
-        unexplained = abs(touched.others_bytes) + abs(touched.overhead_by_cause.get("charged_ahead", 0))
+        unexplained = (
+            SMALLEST_STEP_BYTES
+            + abs(touched.others_bytes)
+            + abs(touched.overhead_by_cause.get("charged_ahead", 0))
+        )
         whole = extrapolate(self.points, room, unexplained)
         if request.max_bytes is not None and request.max_bytes <= whole.allocated_bytes:
             left = request.max_bytes - self.allocated_bytes

@@ -135,12 +135,13 @@ def _probe(
     request: ProbeRequest, keep: Reserves, place: _Place, findings: Findings, on_step: OnStep | None
 ) -> StopReason:
     """Step until there is a reason to stop."""
-    deadline = None if request.deadline_s is None else place.before.at_s + request.deadline_s
+    first = replace(findings.ready, at_s=place.before.at_s)
+    deadline = None if request.deadline_s is None else first.at_s + request.deadline_s
     progress = Progress(0, request.chunk_bytes)
     while True:
         if on_step is not None:
             on_step(progress, findings.last)
-        readings = Readings(place.before, findings.previous, findings.last)
+        readings = Readings(first, findings.previous, findings.last)
         decision = decide(request, keep, progress, readings)
         if not isinstance(decision, Step):
             return decision.reason

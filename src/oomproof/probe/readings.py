@@ -6,7 +6,8 @@ import time
 from dataclasses import dataclass, replace
 
 from oomproof.leaf import Leaf
-from oomproof.limits import detect_limits
+from oomproof.limits import detect_limits, v1, v2
+from oomproof.limits.files import Tree
 from oomproof.limits.model import Candidate, Kind, LimitReport, Status
 
 _LEVELS = (Kind.CGROUP, Kind.NUMA)
@@ -57,9 +58,13 @@ class Reading:
 
 def take_reading(leaf: Leaf | None, level: str | None = None, toucher: Accounts = NO_ACCOUNTS) -> Reading:
     """Read everything now. `level` keeps to the level of an earlier reading; None finds it."""
-    reading = summarise(detect_limits(), leaf_row(leaf), level)
+    report = detect_limits()
+    if leaf is not None:
+        # On v2 oomproof may have stepped down from the cgroup whose history matters.
+        history = {1: v1.read_history, 2: v2.read_history}[report.cgroup.version if report.cgroup else 2]
+        report = replace(report, facts=history(Tree(), str(leaf.directory.parent)))
     return replace(
-        reading,
+        summarise(report, leaf_row(leaf), level),
         at_s=time.monotonic(),
         leaf_stat=tuple(leaf.stat().items()) if leaf else (),
         toucher=toucher,
