@@ -217,6 +217,16 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnWords:
+    """Rules that were asked for about what a program says itself about a lack of memory."""
+
+    exit_codes: frozenset[int] = frozenset()
+    """For example 3 of a JVM with ExitOnOutOfMemoryError, 134 of Node."""
+    patterns: tuple[str, ...] = ()
+    """Regular expressions on stderr, for example ``CUDA out of memory``, ``std::bad_alloc``."""
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptPolicy:
     """How one attempt is run."""
 
@@ -231,6 +241,8 @@ class AttemptPolicy:
     """Signals to pass on as another one."""
     forward_to_group: bool = False
     """Pass signals to the whole process group, not to the main process alone."""
+    own_words: OwnWords | None = None
+    """Rules about what the program says itself about a lack of memory."""
 
 
 def signal_name(number: int) -> str:

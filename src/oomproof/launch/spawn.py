@@ -38,6 +38,8 @@ class Start:
     """The child's, unless our own is higher already."""
     terminal: Terminal | None = None
     """To give to the child; None when it is not ours to give."""
+    stderr: int | None = None
+    """The child's stderr; None: ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,8 @@ def _become(start: Start, signals: Signals, report: int, parent: int) -> NoRetur
         if start.join_path is not None:
             step = SpawnStep.JOIN
             _write(start.join_path, b"0")
+        if start.stderr is not None:
+            os.dup2(start.stderr, 2)
         step = SpawnStep.EXEC
         signals.restore_for_child()
         _execute(start)

@@ -21,6 +21,7 @@ from oomproof.launch.kernel_log import KernelLog, pids_are_the_hosts
 from oomproof.launch.leftovers import SharedMemory, userspace_killer
 from oomproof.launch.model import (
     AttemptPolicy,
+    Confidence,
     Evidence,
     Exit,
     KernelKill,
@@ -29,6 +30,7 @@ from oomproof.launch.model import (
     StopMark,
     StopReason,
 )
+from oomproof.launch.own_words import StderrRelay, judge_words
 from oomproof.launch.signals import STOPS, Signals
 from oomproof.launch.spawn import Child, Start, read_report, spawn
 from oomproof.launch.terminal import Terminal
@@ -92,6 +94,8 @@ class _Attempt:
         self._spare = spare
         self._counters: Counters | None = counters_for(leaf, spare)
         self._terminal = Terminal.find()
+        words = policy.own_words
+        self._relay = StderrRelay(words.patterns) if words and words.patterns else None
         self._log = KernelLog.open()
         self._shared_memory = SharedMemory()
         self._foreground = False
@@ -101,6 +105,7 @@ class _Attempt:
         self._stop: tuple[int, StopReason, float] | None = None
         self._kill_noticed: float | None = None
         self._failure: SpawnFailure | None = None
+        self._report: Child | None = None
         self._watch_fd: int | None = None
         self._main = 0
         self._ended = False
@@ -114,8 +119,11 @@ class _Attempt:
             join_path=self._leaf.join_path if self._leaf else None,
             oom_score_adj=self._policy.oom_score_adj,
             terminal=self._terminal if self._foreground else None,
+            stderr=self._relay.writer if self._relay else None,
         )
         child = spawn(start, self._signals)
+        if self._relay is not None:
+            self._relay.started()
         try:
             if isinstance(child, SpawnFailure):
                 return Evidence(spawn_failure=child)
@@ -124,15 +132,19 @@ class _Attempt:
                 self._wait(child)
             finally:
                 survivors, wait_status, max_rss = self._end_everything()
+                if self._relay is not None:
+                    self._relay.drain()
             return self._tell(survivors, wait_status, max_rss)
         finally:
-            for held in (self._terminal, self._log):
+            for held in (self._terminal, self._log, self._relay):
                 if held is not None:
                     held.close()
 
     # -- waiting --------------------------------------------------------------------------
 
     def _wait(self, child: Child) -> None:
+        """Until the main process has ended."""
+        self._report = child
         poller = select.poll()
         poller.register(self._signals.fd, select.POLLIN)
         poller.register(child.report_fd, select.POLLIN)
@@ -142,29 +154,41 @@ class _Attempt:
             poller.register(self._watch_fd, mask)
         if self._policy.timeout_s is not None:
             self._due["timeout"] = self._started + self._policy.timeout_s
-        report_fd: int | None = child.report_fd
         try:
             # The child may have ended, and signals may have come, before we look.
             self._reap()
             while not self._ended:
-                ready = {fd for fd, _ in poller.poll(self._poll_timeout_ms())}
-                if report_fd in ready:
-                    poller.unregister(child.report_fd)
-                    report_fd = None
-                    self._failure = read_report(child)
-                if self._watch_fd in ready:
-                    self._notified()
-                if self._signals.fd in ready:
-                    self._handle_signals()
-                self._act_on_time()
-            if report_fd is not None:
-                report_fd = None
-                self._failure = read_report(child)
+                self._turn(poller)
+            self._read_report()
         finally:
-            if report_fd is not None:
-                os.close(report_fd)
+            if self._report is not None:
+                os.close(self._report.report_fd)
             if self._watch_fd is not None:
                 os.close(self._watch_fd)
+
+    def _turn(self, poller: select.poll) -> None:
+        """Sleep until something happens, then see to it."""
+        want = self._relay.wants() if self._relay else None
+        if want is not None:
+            poller.register(*want)
+        ready = {fd for fd, _ in poller.poll(self._poll_timeout_ms())}
+        if self._relay is not None and want is not None:
+            poller.unregister(want[0])
+            if want[0] in ready:
+                self._relay.turn()
+        if self._report is not None and self._report.report_fd in ready:
+            poller.unregister(self._report.report_fd)
+            self._read_report()
+        if self._watch_fd in ready:
+            self._notified()
+        if self._signals.fd in ready:
+            self._handle_signals()
+        self._act_on_time()
+
+    def _read_report(self) -> None:
+        if self._report is not None:
+            child, self._report = self._report, None
+            self._failure = read_report(child)
 
     def _poll_timeout_ms(self) -> int | None:
         due = [*self._due.values(), *self._rechecks[:1]]
@@ -319,6 +343,7 @@ class _Attempt:
             kernel_log=self._logged_kills() if ambiguous else None,
             pids_comparable=pids_are_the_hosts(),
             userspace_killer=userspace_killer(self._leaf.directory) if self._leaf else None,
+            in_process=self._own_words(exit_),
             foreground=self._foreground,
             kill_noticed_s=self._kill_noticed,
             peak_bytes=max_rss if peak is None else peak,
@@ -326,6 +351,12 @@ class _Attempt:
             survivors=tuple(survivors),
             leftovers=self._shared_memory.new_files(),
         )
+
+    def _own_words(self, exit_: Exit) -> tuple[tuple[str, Confidence], ...]:
+        rules = self._policy.own_words
+        if rules is None:
+            return ()
+        return judge_words(rules, exit_, self._relay.found if self._relay else ())
 
     def _logged_kills(self) -> tuple[KernelKill, ...] | None:
         """Those of the attempt's leaf; without one, all during the attempt."""
