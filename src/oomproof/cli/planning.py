@@ -16,7 +16,7 @@ from oomproof.limits import detect_limits, with_leaf_limit
 from oomproof.limits.model import LimitReport
 from oomproof.plan.budget import plan_budget
 from oomproof.plan.model import Plan, PlanRequest
-from oomproof.probe.model import ProbeResult
+from oomproof.probe.model import ProbeResult, StopReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,12 @@ def _probe(
             raise KeyboardInterrupt
 
     try:
-        return run_probe(ProbeRequest(limit_bytes=settings["limit"]), stop_on_request), None
+        result = run_probe(ProbeRequest(limit_bytes=settings["limit"]), stop_on_request)
     except OomproofError as error:
         return None, f"the probe failed: {error}"
+    if result.stop_reason is StopReason.INTERRUPTED:
+        return None, "the probe was interrupted"
+    return result, None
 
 
 def _read_result(path: Path) -> ProbeResult:
