@@ -8,6 +8,8 @@ ARGS ?=
 
 # The caller's shell must not leak into the environment; proxies, certificates and index settings must.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE VIRTUAL_ENV CONDA_PREFIX
+# Byte code that the host has compiled saves every guest the work, at a twentieth of the speed.
+unexport PYTHONDONTWRITEBYTECODE
 unexport PIP_TARGET PIP_PREFIX PIP_ROOT PIP_USER PIP_REQUIRE_VIRTUALENV PIP_REQUIREMENT PIP_EDITABLE PIP_PYTHON
 unexport PIP_ONLY_BINARY PIP_NO_BINARY PIP_NO_DEPS PIP_DRY_RUN PIP_LOG
 unexport UV_PYTHON UV_SYSTEM_PYTHON UV_CONSTRAINT UV_OVERRIDE UV_PROJECT_ENVIRONMENT UV_TARGET UV_PREFIX

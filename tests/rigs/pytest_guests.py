@@ -2,8 +2,8 @@
 
 For every test marked ``kernel`` and every guest in `GUESTS`, an item ``test_name@guest`` is
 added. One boot per guest runs all of its tests with this very environment; a test that is
-missing in the guest's report has failed. Guests run beside the tests of the host and their
-results are looked up last.
+missing in the guest's report has failed. One guest at a time runs beside the tests of the host;
+their results are looked up last, and what is left then has all processors.
 
 The same plugin writes the report when it finds itself in a guest.
 """
@@ -19,6 +19,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 import pytest
 
@@ -75,7 +76,9 @@ class GuestSession:
 
     def _run_in_guest(self, shared: Path) -> str:
         (shared / "tests").write_text("\n".join(self._tests))
-        options = ["-p", "no:cacheprovider", "--quiet", f"--timeout={_TEST_TIMEOUT_S}"]
+        # Hypothesis' plugin is left out for its slow start; it serves statistics and the like only.
+        options = ["-p", "no:cacheprovider", "-p", "no:hypothesispytest", "--quiet"]
+        options += [f"--timeout={_TEST_TIMEOUT_S}"]
         command = [sys.executable, "-m", "pytest", *options, f"@{shared / 'tests'}"]
         path = f"{Path(sys.executable).parent}:{os.defpath}:/usr/sbin:/sbin"
         environment = {_REPORT_VARIABLE: str(shared / "report"), "PATH": path}
@@ -136,10 +139,12 @@ class GuestItem(pytest.Item):
 
 
 class GuestRunner:
-    """On the host: adds the items, runs the guests in the background, one after another."""
+    """On the host: adds the items and runs the guests in the background."""
 
     def __init__(self) -> None:
         self._sessions: list[GuestSession] = []
+        self._waiting: SimpleQueue[GuestSession] = SimpleQueue()
+        self._host_is_done = False
 
     # First: selections by mark and keyword must see the added items.
     @pytest.hookimpl(tryfirst=True)
@@ -162,11 +167,25 @@ class GuestRunner:
             for item in items:
                 item.session_in_guest = guest_session
             self._sessions.append(guest_session)
-        # One at a time: a guest keeps a processor busy, the tests of the host another.
-        threading.Thread(target=self._run_all, daemon=True).start()
+            self._waiting.put(guest_session)
+        self._start_worker()
 
-    def _run_all(self) -> None:
-        for guest_session in self._sessions:
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if isinstance(item, GuestItem) and not self._host_is_done:
+            self._host_is_done = True
+            for _ in range(1, os.cpu_count() or 1):
+                self._start_worker()
+
+    def _start_worker(self) -> None:
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            try:
+                guest_session = self._waiting.get_nowait()
+            except Empty:
+                return
             guest_session.run()
 
     def pytest_unconfigure(self) -> None:
