@@ -22,14 +22,6 @@ REQUIREMENTS = ROOT / "requirements"
 MAX_LINES = 420
 # Each would cost the launcher megabytes, beside the program whose memory it looks after.
 HEAVY = {"asyncio", "concurrent.futures", "http", "multiprocessing", "subprocess", "urllib.request"}
-    "asyncio",
-    "concurrent.futures",
-    "http",
-    "multiprocessing",
-    "subprocess",
-    "unittest",
-    "urllib.request",
-}
 
 
 def imported_packages(module: Path) -> Iterator[str]:
