@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -17,14 +19,18 @@ from typing import Protocol
 from oomproof.errors import LeafUnavailable, OomproofError
 from oomproof.history.model import Outcome
 from oomproof.launch.events import EventWriter
-from oomproof.launch.model import AttemptPolicy, Evidence, Judgement, SpawnStep, Verdict
+from oomproof.launch.model import Attempt, AttemptPolicy, Evidence, SpawnStep, Verdict
+from oomproof.launch.restart import RestartPolicy, pause_before_restart, wants_restart
 from oomproof.launch.signals import Signals
 from oomproof.launch.spawn import failure_to_error
 from oomproof.launch.supervisor import supervise, wait_for_memory
+from oomproof.launch.telling import describe, event_fields, outcome
 from oomproof.launch.template import child_environment, expand_command
 from oomproof.launch.verdict import judge
 from oomproof.leaf import Leaf, make_leaf
 from oomproof.units import format_size
+
+__all__ = ["OOM_EXIT_STATUS", "Attempt", "Recorder", "RunPolicy", "RunResult", "describe", "run_attempts"]
 
 OOM_EXIT_STATUS = 128 + signal.SIGKILL
 
@@ -55,19 +61,8 @@ class RunPolicy:
     oom_exit_status: int = OOM_EXIT_STATUS
     """Exit status of a run whose last attempt died for lack of memory."""
     attempt: AttemptPolicy = field(default_factory=AttemptPolicy)
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One attempt that has ended."""
-
-    number: int
-    """From 1."""
-    budget_bytes: int
-    evidence: Evidence
-    judgement: Judgement
-    next_budget_bytes: int | None = None
-    """What the next attempt gets; None when there is none."""
+    restart: RestartPolicy = field(default_factory=RestartPolicy)
+    """After ends for other reasons than memory; the budget stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,31 +138,38 @@ class _Run:
 
     def to_the_end(self, budget_bytes: int, signals: Signals) -> RunResult:
         """All attempts, and the events that close a run."""
-        budget: int | None = budget_bytes
-        while budget is not None:
-            if (stop := signals.stop_requested()) is not None:
+        pause_s = 0.0
+        while True:
+            if (stop := _pause(pause_s, signals)) is not None:
                 return self._finished(128 + stop, None)
-            budget = self._attempt(budget, signals)
-        last = self.attempts[-1]
+            last = self._attempt(budget_bytes, signals)
+            if last.next_budget_bytes is None:
+                break
+            budget_bytes, pause_s = last.next_budget_bytes, last.pause_s
         self._raise_if_not_started(last)
-        gave_up = None
-        if self._is_oom(last):
-            gave_up = self._why_no_more(last)
+        gave_up = self._why_no_more(last)
+        if gave_up is not None:
             self.say(f"giving up: {gave_up}")
             self.events.emit(
                 "gave_up", attempts=len(self.attempts), verdict=last.judgement.verdict.value, reason=gave_up
             )
         return self._finished(self._exit_status(last), gave_up)
 
-    def _attempt(self, budget_bytes: int, signals: Signals) -> int | None:
-        """One attempt from leaf to record; returns the budget of the next one."""
+    def _attempt(self, budget_bytes: int, signals: Signals) -> Attempt:
+        """One attempt from leaf to record."""
         number = len(self.attempts) + 1
         with self._leaf() as leaf:
             attempt_id = self._started(number, budget_bytes, leaf)
             evidence = self._supervise(number, budget_bytes, signals, leaf)
         if self._could_not_join(evidence):
             evidence = self._supervise(number, budget_bytes, signals, None)
-        return self._ended(attempt_id, Attempt(number, budget_bytes, evidence, judge(evidence)))
+        attempt = self._with_next(Attempt(number, budget_bytes, evidence, judge(evidence)))
+        self.attempts.append(attempt)
+        if self.recorder is not None:
+            self.recorder.attempt_ended(attempt_id, outcome(attempt))
+        self.events.emit("attempt_ended", **event_fields(attempt))
+        self.say(describe(attempt))
+        return attempt
 
     def _supervise(self, number: int, budget_bytes: int, signals: Signals, leaf: Leaf | None) -> Evidence:
         policy = self.policy.attempt
@@ -252,51 +254,6 @@ class _Run:
         )
         return attempt_id
 
-    def _ended(self, attempt_id: int | None, attempt: Attempt) -> int | None:
-        following = None
-        if self._is_oom(attempt) and attempt.number <= self.policy.retries:
-            following = self.next_budget(attempt.number, attempt.budget_bytes)
-        evidence, judgement = attempt.evidence, attempt.judgement
-        attempt = Attempt(attempt.number, attempt.budget_bytes, evidence, judgement, following)
-        self.attempts.append(attempt)
-        exit_ = evidence.exit
-        facts = {
-            "verdict": judgement.verdict.value,
-            "confidence": judgement.confidence.value,
-            "exit_code": exit_.code if exit_ and evidence.spawn_failure is None else None,
-            "signal": exit_.signal if exit_ else None,
-            "oom_kills": judgement.oom_kills,
-            "next_budget_bytes": following,
-            "evidence": judgement.evidence,
-        }
-        if self.recorder is not None:
-            self.recorder.attempt_ended(
-                attempt_id,
-                Outcome(
-                    verdict=judgement.verdict.value,
-                    confidence=judgement.confidence.value,
-                    exit_code=exit_.code if exit_ and evidence.spawn_failure is None else None,
-                    signal=exit_.signal if exit_ else None,
-                    oom_kills=judgement.oom_kills,
-                    peak_bytes=evidence.peak_bytes,
-                    duration_s=evidence.duration_s,
-                    next_budget_bytes=following,
-                    evidence=judgement.evidence,
-                ),
-            )
-        self.events.emit(
-            "attempt_ended",
-            attempt=attempt.number,
-            budget_bytes=attempt.budget_bytes,
-            peak_bytes=evidence.peak_bytes,
-            duration_s=round(evidence.duration_s, 3),
-            survivors=evidence.survivors,
-            leftovers=evidence.leftovers,
-            **facts,
-        )
-        self.say(describe(attempt))
-        return following
-
     def _finished(self, exit_status: int, gave_up: str | None) -> RunResult:
         last = self.attempts[-1] if self.attempts else None
         self.events.emit(
@@ -316,10 +273,31 @@ class _Run:
         exit_ = attempt.evidence.exit
         return not (self.policy.ok_with_kills and exit_ is not None and exit_.status == 0)
 
-    def _why_no_more(self, last: Attempt) -> str:
-        if last.number > self.policy.retries:
-            return f"{last.number} attempts ran out of memory, the last with {format_size(last.budget_bytes)}"
-        return f"no budget below {format_size(last.budget_bytes)} is worth trying"
+    def _ooms(self) -> int:
+        return sum(1 for attempt in self.attempts if self._is_oom(attempt))
+
+    def _with_next(self, attempt: Attempt) -> Attempt:
+        """`attempt` and what follows it."""
+        if self._is_oom(attempt):
+            if self._ooms() >= self.policy.retries:
+                return attempt
+            return replace(attempt, next_budget_bytes=self.next_budget(attempt.number, attempt.budget_bytes))
+        if wants_restart(self.policy.restart, attempt):
+            pause_s = pause_before_restart(self.policy.restart, [*self.attempts, attempt])
+            if pause_s is not None:
+                return replace(attempt, next_budget_bytes=attempt.budget_bytes, pause_s=pause_s)
+        return attempt
+
+    def _why_no_more(self, last: Attempt) -> str | None:
+        """None when nothing more was wanted."""
+        if self._is_oom(last):
+            budget = format_size(last.budget_bytes)
+            if self._ooms() > self.policy.retries:
+                return f"{self._ooms()} attempts ran out of memory, the last with {budget}"
+            return f"no budget below {budget} is worth trying"
+        if wants_restart(self.policy.restart, last):
+            return f"{self.policy.restart.early_deaths} early deaths in a row are a crash loop"
+        return None
 
     def _exit_status(self, last: Attempt) -> int:
         if self._is_oom(last):
@@ -334,19 +312,15 @@ class _Run:
             raise error
 
 
-def describe(attempt: Attempt) -> str:
-    """One line for people: verdict, evidence, and what happens to the budget."""
-    judgement = attempt.judgement
-    words = f"attempt {attempt.number}: {judgement.verdict.value} ({judgement.confidence.value})"
-    words += f" after {attempt.evidence.duration_s:.1f} s"
-    budget = format_size(attempt.budget_bytes)
-    if attempt.next_budget_bytes is None:
-        budget = f"budget {budget}"
-    else:
-        budget = f"budget {budget} -> {format_size(attempt.next_budget_bytes)}"
-    if attempt.evidence.survivors:
-        pids = ", ".join(str(pid) for pid in attempt.evidence.survivors)
-        budget += f"; could not be killed: {pids}"
-    for leftover in attempt.evidence.leftovers:
-        budget += f"; left behind: {leftover}"
-    return f"{words}: {'; '.join(judgement.evidence)}; {budget}"
+def _pause(seconds: float, signals: Signals) -> int | None:
+    """Wait, but no longer than until a signal asks to stop; returns that signal."""
+    deadline = time.monotonic() + seconds
+    poller = select.poll()
+    poller.register(signals.fd, select.POLLIN)
+    while True:
+        if (stop := signals.stop_requested()) is not None:
+            return stop
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            return None
+        poller.poll(remaining * 1000)

@@ -245,6 +245,21 @@ class AttemptPolicy:
     """Rules about what the program says itself about a lack of memory."""
 
 
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt that has ended."""
+
+    number: int
+    """From 1."""
+    budget_bytes: int
+    evidence: Evidence
+    judgement: Judgement
+    next_budget_bytes: int | None = None
+    """What the next attempt gets; None when there is none."""
+    pause_s: float = 0.0
+    """Before the next attempt."""
+
+
 def signal_name(number: int) -> str:
     """``15`` -> ``"SIGTERM"``; real-time signals by number."""
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 from oomproof.launch.kernel_log import parse_kills
@@ -42,15 +43,17 @@ def test_other_lines_are_no_kills() -> None:
     assert list(parse_kills(["", "hog invoked oom-killer: gfp_mask=0xcc0", "memory: usage 65536kB"])) == []
 
 
-def test_new_files_in_shared_memory_are_named_with_their_size(tmp_path: Path) -> None:
-    (tmp_path / "old").write_bytes(b"x")
-    shared_memory = SharedMemory(tmp_path)
-    assert shared_memory.new_files() == ()
-    (tmp_path / "arena").write_bytes(b"x" * 8192)
-    (sentence,) = shared_memory.new_files()
+def test_new_files_in_shared_memory_are_named_with_their_size() -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        directory = Path(name)
+        (directory / "earlier").write_bytes(b"x")
+        shared_memory = SharedMemory(directory)
+        assert shared_memory.new_files() == ()
+        (directory / "arena").write_bytes(b"x" * 8192)
+        (sentence,) = shared_memory.new_files()
     assert "8.00 KiB" in sentence
     assert "arena" in sentence
-    assert "old" not in sentence
+    assert "earlier" not in sentence
 
 
 def test_a_missing_shared_memory_is_no_trouble(tmp_path: Path) -> None:

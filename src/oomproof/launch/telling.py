@@ -1,0 +1,69 @@
+"""One attempt in the words of each listener: a line, an event, a row of the history.
+
+Not covered: writing them, see `events` and `oomproof.history`.
+"""
+
+from __future__ import annotations
+
+from oomproof.history.model import Outcome
+from oomproof.launch.model import Attempt
+from oomproof.units import format_size
+
+
+def outcome(attempt: Attempt) -> Outcome:
+    """For the history."""
+    evidence, judgement = attempt.evidence, attempt.judgement
+    # The exit of a child that never became the program says nothing about the program.
+    exit_ = evidence.exit if evidence.spawn_failure is None else None
+    return Outcome(
+        verdict=judgement.verdict.value,
+        confidence=judgement.confidence.value,
+        exit_code=exit_.code if exit_ else None,
+        signal=exit_.signal if exit_ else None,
+        oom_kills=judgement.oom_kills,
+        peak_bytes=evidence.peak_bytes,
+        duration_s=evidence.duration_s,
+        next_budget_bytes=attempt.next_budget_bytes,
+        evidence=judgement.evidence,
+    )
+
+
+def event_fields(attempt: Attempt) -> dict[str, object]:
+    """For ``attempt_ended``."""
+    ended = outcome(attempt)
+    return {
+        "attempt": attempt.number,
+        "verdict": ended.verdict,
+        "confidence": ended.confidence,
+        "exit_code": ended.exit_code,
+        "signal": ended.signal,
+        "oom_kills": ended.oom_kills,
+        "budget_bytes": attempt.budget_bytes,
+        "next_budget_bytes": ended.next_budget_bytes,
+        "pause_s": attempt.pause_s,
+        "peak_bytes": ended.peak_bytes,
+        "duration_s": round(ended.duration_s, 3),
+        "evidence": ended.evidence,
+        "survivors": attempt.evidence.survivors,
+        "leftovers": attempt.evidence.leftovers,
+    }
+
+
+def describe(attempt: Attempt) -> str:
+    """One line for people: verdict, evidence, and what happens to the budget."""
+    judgement = attempt.judgement
+    words = f"attempt {attempt.number}: {judgement.verdict.value} ({judgement.confidence.value})"
+    words += f" after {attempt.evidence.duration_s:.1f} s"
+    budget = format_size(attempt.budget_bytes)
+    if attempt.next_budget_bytes is None:
+        budget = f"budget {budget}"
+    elif attempt.next_budget_bytes == attempt.budget_bytes:
+        budget = f"budget {budget} again in {attempt.pause_s:.1f} s"
+    else:
+        budget = f"budget {budget} -> {format_size(attempt.next_budget_bytes)}"
+    if attempt.evidence.survivors:
+        pids = ", ".join(str(pid) for pid in attempt.evidence.survivors)
+        budget += f"; could not be killed: {pids}"
+    for leftover in attempt.evidence.leftovers:
+        budget += f"; left behind: {leftover}"
+    return f"{words}: {'; '.join(judgement.evidence)}; {budget}"
