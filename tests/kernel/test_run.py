@@ -262,7 +262,7 @@ def test_a_limit_above_the_leaf_is_told_from_the_leafs_own(launcher_of: Launcher
 @pytest.mark.parametrize(
     ("script", "verdict", "confidence"),
     [
-        (f"exec {DYING_HOG}", "oom_kill", "high"),
+        (f"exec {DYING_HOG}", "oom_kill", "certain"),  # the kernel log names it
         (f"{DYING_HOG}; exit 0", "oom_kill", "high"),
         ("kill -9 $$", "killed_unknown", "certain"),
     ],

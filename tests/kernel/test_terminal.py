@@ -108,6 +108,22 @@ def test_ctrl_z_bg_and_fg_work_as_in_any_shell(launcher_of: LauncherOf, open_scr
     assert scenario.only_end()["verdict"] == "exited"
 
 
+def test_in_a_pipeline_the_program_leaves_the_terminal_to_others_until_it_reads(
+    launcher_of: LauncherOf, open_screens: list[Screen]
+) -> None:
+    scenario = Scenario(["sh", "-c", f"{SHOW_GROUPS}; read line < /dev/tty; echo got $line"])
+    launcher_of(scenario)
+    screen = at_terminal(["bash", "--norc", "--noprofile", "-i"], open_screens)
+    screen.type(b"PS1='read''y> '\n")
+    screen.wait_for(b"ready> ")
+    screen.type(shlex.join(arguments(scenario)).encode() + b" | cat\n")
+    screen.wait_for(b"not in front")
+    screen.type(b"hello\n")
+    screen.wait_for(b"got hello")
+    screen.wait_for(b"ready> ")
+    assert scenario.only_end()["exit_code"] == 0
+
+
 def test_a_program_in_the_background_that_reads_the_terminal_stops_its_job(
     launcher_of: LauncherOf, open_screens: list[Screen]
 ) -> None:

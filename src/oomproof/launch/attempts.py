@@ -19,12 +19,12 @@ from typing import Protocol
 from oomproof.errors import LeafUnavailable, OomproofError
 from oomproof.history.model import Outcome
 from oomproof.launch.events import EventWriter
-from oomproof.launch.model import Attempt, AttemptPolicy, Evidence, SpawnStep, Verdict
+from oomproof.launch.model import Attempt, AttemptPolicy, Evidence, Exit, SpawnStep, StopReason, Verdict
 from oomproof.launch.restart import RestartPolicy, pause_before_restart, wants_restart
 from oomproof.launch.signals import Signals
 from oomproof.launch.spawn import failure_to_error
 from oomproof.launch.supervisor import supervise, wait_for_memory
-from oomproof.launch.telling import describe, event_fields, outcome
+from oomproof.launch.telling import describe, event_fields, hook_environment, outcome
 from oomproof.launch.template import child_environment, expand_command
 from oomproof.launch.verdict import judge
 from oomproof.leaf import Leaf, make_leaf
@@ -33,6 +33,7 @@ from oomproof.units import format_size
 __all__ = ["OOM_EXIT_STATUS", "Attempt", "Recorder", "RunPolicy", "RunResult", "describe", "run_attempts"]
 
 OOM_EXIT_STATUS = 128 + signal.SIGKILL
+HOOK_TIMEOUT_S = 30.0
 
 
 class Recorder(Protocol):
@@ -61,6 +62,8 @@ class RunPolicy:
     oom_exit_status: int = OOM_EXIT_STATUS
     """Exit status of a run whose last attempt died for lack of memory."""
     attempt: AttemptPolicy = field(default_factory=AttemptPolicy)
+    on_oom_exec: tuple[str, ...] = ()
+    """A command to run after each attempt that ran out of memory, with the facts in its environment."""
     restart: RestartPolicy = field(default_factory=RestartPolicy)
     """After ends for other reasons than memory; the budget stays."""
 
@@ -169,6 +172,8 @@ class _Run:
             self.recorder.attempt_ended(attempt_id, outcome(attempt))
         self.events.emit("attempt_ended", **event_fields(attempt))
         self.say(describe(attempt))
+        if self.policy.on_oom_exec and self._is_oom(attempt):
+            self._run_hook(attempt, signals)
         return attempt
 
     def _supervise(self, number: int, budget_bytes: int, signals: Signals, leaf: Leaf | None) -> Evidence:
@@ -185,6 +190,21 @@ class _Run:
         if leaf is not None:
             wait_for_memory(leaf)
         return evidence
+
+    def _run_hook(self, attempt: Attempt, signals: Signals) -> None:
+        """Outside of any leaf, and for no longer than HOOK_TIMEOUT_S: it must not hold up the restart."""
+        evidence = supervise(
+            self.policy.on_oom_exec,
+            {**self.environment, **hook_environment(attempt)},
+            signals,
+            policy=AttemptPolicy(timeout_s=HOOK_TIMEOUT_S, grace_s=1.0),
+        )
+        if evidence.stop is not None and evidence.stop.reason is StopReason.STOP:
+            signals.keep(evidence.stop.signal)
+        if evidence.spawn_failure is not None or evidence.exit != Exit(code=0):
+            self.say(
+                f"warning: the command to run after an OOM failed: {'; '.join(judge(evidence).evidence)}"
+            )
 
     @contextlib.contextmanager
     def _leaf(self) -> Iterator[Leaf | None]:

@@ -16,6 +16,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _OOM_SCORE_ADJ_MAX = 1000
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.02
 
+_PPID, _PGRP = 1, 2
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -48,6 +50,11 @@ def raise_oom_score_adj(value: int) -> None:
         file.write_text(str(min(value, _OOM_SCORE_ADJ_MAX)))
 
 
+def alone_in_group() -> bool:
+    """Whether no other process is in our process group: no pipeline, no script around us."""
+    return all(_field(pid, _PGRP) != os.getpgrp() for pid in _processes() if pid != os.getpid())
+
+
 def descendants(pid: int, spare: frozenset[int] = frozenset()) -> list[int]:
     """All that descend from `pid`, zombies included, without those in `spare` and their children."""
     parents = _parents()
@@ -64,18 +71,24 @@ def descendants(pid: int, spare: frozenset[int] = frozenset()) -> list[int]:
     return found
 
 
+def _processes() -> list[int]:
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]  # noqa: PTH208  names wanted
+
+
+def _field(pid: int, number: int) -> int | None:
+    """A field of ``/proc/PID/stat`` after the command (0 is the state); None when it has ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The command in parentheses may hold anything: fields are counted from the last ")".
+    return int(stat.rpartition(")")[2].split()[number])
+
+
 def _parents() -> dict[int, int]:
     """Parent of every process that can be seen."""
-    parents = {}
-    for entry in os.listdir("/proc"):  # noqa: PTH208  names are all that is wanted
-        if entry.isdigit():
-            try:
-                stat = Path("/proc", entry, "stat").read_text()
-            except (FileNotFoundError, ProcessLookupError):
-                continue  # it ended meanwhile
-            # The command in parentheses may hold anything: fields are counted from the last ")".
-            parents[int(entry)] = int(stat.rpartition(")")[2].split()[1])
-    return parents
+    found = ((pid, _field(pid, _PPID)) for pid in _processes())
+    return {pid: parent for pid, parent in found if parent is not None}
 
 
 def children() -> set[int]:

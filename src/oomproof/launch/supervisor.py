@@ -112,7 +112,10 @@ class _Attempt:
 
     def run(self, command: Sequence[str], environment: Mapping[str, str]) -> Evidence:
         """Spawn, wait for the end, clean up, and tell."""
-        self._foreground = self._terminal is not None and self._terminal.is_ours()
+        # In a pipeline or a script the others need the terminal too: there the program gets it
+        # when it asks, and the keys reach it through us.
+        ours = self._terminal is not None and self._terminal.is_ours()
+        self._foreground = ours and process_control.alone_in_group()
         start = Start(
             command,
             environment,
@@ -256,6 +259,10 @@ class _Attempt:
         """The program was stopped (Ctrl-Z): stop as well, so that our shell sees it."""
         if self._terminal is None or os.getpid() == 1:
             return
+        if number in (signal.SIGTTIN, signal.SIGTTOU) and self._terminal.is_ours():
+            self._continue()
+            self._send(signal.SIGCONT, to_group=True)
+            return
         if self._terminal.foreground() == self._main:
             self._terminal.give_to(os.getpgrp())
         elif number == signal.SIGSTOP:
@@ -263,6 +270,7 @@ class _Attempt:
         self._signals.stop_own_group()
 
     def _continue(self) -> None:
+        """Give the program the terminal, if it is ours to give."""
         if self._terminal is not None and self._terminal.is_ours():
             self._terminal.give_to(self._main)
             self._foreground = True

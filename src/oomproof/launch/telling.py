@@ -49,6 +49,22 @@ def event_fields(attempt: Attempt) -> dict[str, object]:
     }
 
 
+def hook_environment(attempt: Attempt) -> dict[str, str]:
+    """For a command that is run after a lack of memory; what is unknown is empty."""
+    ended = outcome(attempt)
+    facts = {
+        "VERDICT": ended.verdict,
+        "CONFIDENCE": ended.confidence,
+        "ATTEMPT": attempt.number,
+        "BUDGET_BYTES": attempt.budget_bytes,
+        "NEXT_BUDGET_BYTES": ended.next_budget_bytes,
+        "OOM_KILLS": ended.oom_kills,
+        "PEAK_BYTES": ended.peak_bytes,
+        "EVIDENCE": "; ".join(ended.evidence),
+    }
+    return {f"OOMPROOF_{name}": "" if value is None else str(value) for name, value in facts.items()}
+
+
 def describe(attempt: Attempt) -> str:
     """One line for people: verdict, evidence, and what happens to the budget."""
     judgement = attempt.judgement

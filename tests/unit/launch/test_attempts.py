@@ -49,11 +49,16 @@ class Detector:
     said: list[str] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     meanwhile: Callable[[int], None] = lambda _attempt: None
+    on_hook: Callable[[dict[str, str]], None] = lambda _environment: None
+    hook_evidence: Evidence = SUCCESS
 
     def supervise(
-        self, command: list[str], environment: dict[str, str], _signals: object, **_options: object
+        self, command: Sequence[str], environment: dict[str, str], _signals: object, **_options: object
     ) -> Evidence:
-        self.seen.append((command, environment["OOMPROOF_BUDGET_BYTES"]))
+        if command[0] == "hook":
+            self.on_hook(environment)
+            return self.hook_evidence
+        self.seen.append((list(command), environment["OOMPROOF_BUDGET_BYTES"]))
         self.log.append("spawn")
         self.meanwhile(len(self.seen))
         return self.script[len(self.seen) - 1]
@@ -211,6 +216,32 @@ def test_without_a_leaf_the_reason_is_said_once(detector: Detector, monkeypatch:
     detector.policy = RunPolicy()
     detector.run(OOM, SUCCESS)
     assert len([line for line in detector.said if "cgroupfs is mounted read-only" in line]) == 1
+
+
+def test_a_hook_runs_after_each_lack_of_memory_with_the_facts(detector: Detector) -> None:
+    environments: list[dict[str, str]] = []
+    detector.on_hook = environments.append
+    detector.policy = replace(detector.policy, on_oom_exec=("hook",))
+    assert detector.run(OOM, SUCCESS).succeeded
+    (environment,) = environments
+    facts = {
+        name: environment[f"OOMPROOF_{name}"] for name in ("VERDICT", "BUDGET_BYTES", "NEXT_BUDGET_BYTES")
+    }
+    assert facts == {"VERDICT": "oom_kill", "BUDGET_BYTES": "1000", "NEXT_BUDGET_BYTES": "900"}
+    assert environment["OOMPROOF_PEAK_BYTES"] == "", "unknown"
+
+
+def test_a_hook_that_fails_is_a_warning_only(detector: Detector) -> None:
+    detector.policy = replace(detector.policy, on_oom_exec=("hook",))
+    detector.hook_evidence = FAILURE
+    assert detector.run(OOM, SUCCESS).succeeded
+    assert any("warning: the command to run after an OOM failed" in line for line in detector.said)
+
+
+def test_a_stop_that_reaches_the_hook_ends_the_run(detector: Detector) -> None:
+    detector.policy = replace(detector.policy, on_oom_exec=("hook",))
+    detector.hook_evidence = STOPPED
+    assert detector.run(OOM, SUCCESS).exit_status == 143
 
 
 # -- starts after other ends than a lack of memory ------------------------------------------
