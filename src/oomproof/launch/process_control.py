@@ -6,6 +6,7 @@ Not covered: cgroups, see `oomproof.leaf`.
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import time
@@ -37,6 +38,14 @@ def _prctl(option: int, argument: int) -> None:
     if _libc.prctl(option, ctypes.c_ulong(argument), 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+def give_memory_back() -> None:
+    """Return what start-up needed and nobody holds any more to the kernel (glibc; elsewhere nothing)."""
+    gc.collect()
+    trim = getattr(_libc, "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def raise_oom_score_adj(value: int) -> None:

@@ -66,6 +66,7 @@ def supervise(
     if leaf is None:
         environment = {**environment, MARK_VARIABLE: mark}
     process_control.become_subreaper()
+    process_control.give_memory_back()
     spare = {os.getpid(), *process_control.children()}
     guardian = None
     if os.getpid() != 1:
