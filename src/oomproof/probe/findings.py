@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from oomproof.probe.decide import SMALLEST_STEP_BYTES, Reserves, room_above
+from oomproof.probe.decide import (
+    GROWTH_WINDOW_S,
+    SMALLEST_STEP_BYTES,
+    Readings,
+    Reserves,
+    others_growth,
+    room_above,
+)
 from oomproof.probe.extrapolate import extrapolate
 from oomproof.probe.model import ProbeRequest, ProbeResult, StopReason
 from oomproof.probe.overhead import kernel_causes, split_overhead
@@ -21,8 +28,8 @@ class Findings:
     ready: Reading
     """Taken when the toucher was ready."""
     notices: list[str]
-    previous: Reading = field(init=False)
-    last: Reading = field(init=False)
+    history: list[Reading] = field(init=False)
+    """All readings since the toucher was ready, the last ones last."""
     allocated_bytes: int = 0
     chunks: int = 0
     peak_bytes: int = field(init=False)
@@ -31,12 +38,29 @@ class Findings:
     """(allocated, kernel overhead) after each step."""
 
     def __post_init__(self) -> None:
-        self.previous = self.last = self.ready
+        self.history = [self.ready]
         self.peak_bytes = max(self.before.usage_bytes, self.ready.usage_bytes)
+
+    @property
+    def last(self) -> Reading:
+        """The latest reading."""
+        return self.history[-1]
+
+    def readings(self, started_s: float, now: Reading | None = None) -> Readings:
+        """What a decision looks at; `now`, where given, is one in the middle of a step."""
+        seen = self.history if now is None else [*self.history, now]
+        now = seen[-1]
+        old = (reading for reading in reversed(seen) if now.at_s - reading.at_s >= GROWTH_WINDOW_S)
+        return Readings(
+            first=replace(self.ready, at_s=started_s),
+            previous=seen[-2] if len(seen) > 1 else now,
+            now=now,
+            earlier=next(old, self.ready),
+        )
 
     def add(self, size: int, reading: Reading) -> None:
         """Count a step that was touched (0: it was refused), and the reading after it."""
-        self.previous, self.last = self.last, reading
+        self.history.append(reading)
         self.peak_bytes = max(self.peak_bytes, reading.usage_bytes)
         if size:
             self.allocated_bytes += size
@@ -50,6 +74,11 @@ class Findings:
         if self.last.limit_bytes != self.before.limit_bytes:
             was, now = format_size(self.before.limit_bytes), format_size(self.last.limit_bytes)
             notices = [*notices, f"The limit changed from {was} to {now} while the probe ran."]
+        if growth := round(others_growth(self.readings(self.ready.at_s))):
+            notices = [
+                *notices,
+                f"Others in the cgroup grew by {format_size(growth)}/s, so the probe left them more room.",
+            ]
         return ProbeResult(
             cgroup_limit_bytes=self.last.limit_bytes,
             usage_before_bytes=self.before.usage_bytes,
@@ -64,14 +93,21 @@ class Findings:
             notices=tuple(notices),
         )
 
-    def extrapolated_result(self, request: ProbeRequest, keep: Reserves, duration_s: float) -> ProbeResult:
-        """The answer for all that is left, from the part that was touched; `request` without the part."""
+    def extrapolated_result(
+        self, request: ProbeRequest, keep: Reserves, charge_batches_bytes: int, duration_s: float
+    ) -> ProbeResult:
+        """The answer for all that is left, from the part that was touched.
+
+        `request` is the whole that was asked for; `charge_batches_bytes` is what the kernel's
+        counters may be ahead by.
+        """
         touched = self.result(duration_s)
         room, reason = room_above(keep, self.last)
         if not self.points or room is None:
             return touched
         unexplained = (
             SMALLEST_STEP_BYTES
+            + charge_batches_bytes
             + abs(touched.others_bytes)
             + abs(touched.overhead_by_cause.get("charged_ahead", 0))
         )

@@ -22,9 +22,9 @@ from oomproof.probe.decide import (
     PAGE_BYTES,
     QUICK_STEPS,
     Progress,
-    Readings,
     Reserves,
-    Step,
+    Stop,
+    abort,
     decide,
     quick_part,
     reserves,
@@ -34,6 +34,10 @@ from oomproof.probe.findings import Findings
 from oomproof.probe.model import ProbeRequest, ProbeResult, StopReason
 from oomproof.probe.readings import Accounts, Reading, leaf_row, summarise, take_reading
 from oomproof.units import format_size
+
+_LOOK_EVERY_S = 0.1
+_CHARGE_BATCH_BYTES = 64 * PAGE_BYTES
+"""What the kernel charges to a cgroup at once, for each processor (MEMCG_CHARGE_BATCH)."""
 
 OnStep = Callable[[Progress, Reading], None]
 """Called before each decision. A KeyboardInterrupt from it ends the probe with what it has."""
@@ -62,7 +66,10 @@ def run_probe(request: ProbeRequest | None = None, on_step: OnStep | None = None
             findings.stop_reason = StopReason.INTERRUPTED
         duration_s = time.monotonic() - started_s
     is_part = part is not request and findings.stop_reason is StopReason.MAXIMUM
-    return findings.extrapolated_result(request, keep, duration_s) if is_part else findings.result(duration_s)
+    if not is_part:
+        return findings.result(duration_s)
+    ahead = _CHARGE_BATCH_BYTES * len(os.sched_getaffinity(0))
+    return findings.extrapolated_result(request, keep, ahead, duration_s)
 
 
 def _part(request: ProbeRequest, keep: Reserves, ready: Reading) -> ProbeRequest:
@@ -103,6 +110,7 @@ def _open(request: ProbeRequest, opened: ExitStack) -> _Place:
         if request.limit_bytes is not None:
             leaf.set_limit(request.limit_bytes)
     opened.callback(toucher.close)
+    opened.callback(toucher.release)
     before = replace(summarise(report, leaf_row(leaf)), at_s=at_s)
     notices += _check_bounds(request, before)
     return _Place(leaf, toucher, before, tuple(notices))
@@ -135,30 +143,43 @@ def _probe(
     request: ProbeRequest, keep: Reserves, place: _Place, findings: Findings, on_step: OnStep | None
 ) -> StopReason:
     """Step until there is a reason to stop."""
-    first = replace(findings.ready, at_s=place.before.at_s)
-    deadline = None if request.deadline_s is None else first.at_s + request.deadline_s
+    started_s = place.before.at_s
     progress = Progress(0, request.chunk_bytes)
     while True:
         if on_step is not None:
             on_step(progress, findings.last)
-        readings = Readings(first, findings.previous, findings.last)
-        decision = decide(request, keep, progress, readings)
-        if not isinstance(decision, Step):
+        decision = decide(request, keep, progress, findings.readings(started_s))
+        if isinstance(decision, Stop):
             return decision.reason
-        answer = place.toucher.touch(decision.bytes, deadline)
+        answer = place.toucher.touch(decision.bytes, _soon(request, started_s))
+        while answer.outcome is Outcome.TIMED_OUT:
+            now = place.read(findings.last.toucher)
+            if (reason := abort(request, keep, findings.readings(started_s, now))) is not None:
+                return reason
+            answer = place.toucher.wait(_soon(request, started_s))
         match answer.outcome:
             case Outcome.DONE:
                 findings.add(decision.bytes, place.read(answer.accounts))
-                progress = replace(progress, allocated_bytes=findings.allocated_bytes)
+                progress = replace(
+                    progress,
+                    allocated_bytes=findings.allocated_bytes,
+                    last_step_bytes=decision.bytes,
+                )
             case Outcome.REFUSED | Outcome.UNLOCKABLE:
                 findings.add(0, place.read(findings.last.toucher))
                 by = StopReason.LIMIT if answer.outcome is Outcome.REFUSED else StopReason.MEMLOCK
-                progress = replace(progress, largest_step_bytes=decision.bytes // 2, refused_by=by)
-            case Outcome.TIMED_OUT:
-                return StopReason.DEADLINE
+                progress = replace(
+                    progress, largest_step_bytes=decision.bytes // 2, last_step_bytes=0, refused_by=by
+                )
             case _:
                 findings.notices.append(_obituary(place.leaf, decision.bytes, findings.allocated_bytes))
                 return StopReason.KILLED
+
+
+def _soon(request: ProbeRequest, started_s: float) -> float:
+    """When to look again whether a step under way still does no harm, at the deadline at the latest."""
+    soon = time.monotonic() + _LOOK_EVERY_S
+    return soon if request.deadline_s is None else min(soon, started_s + request.deadline_s)
 
 
 def _obituary(leaf: Leaf | None, step: int, allocated: int) -> str:

@@ -55,6 +55,12 @@ class Reading:
     at_s: float = 0.0
     """Time of `time.monotonic`."""
 
+    @property
+    def others_bytes(self) -> int:
+        """The part of the level's usage that is not the toucher's."""
+        mine = self.toucher.anonymous + self.toucher.shared + self.toucher.page_tables
+        return self.usage_bytes - (mine if self.leaf_usage_bytes is None else self.leaf_usage_bytes)
+
 
 def take_reading(leaf: Leaf | None, level: str | None = None, toucher: Accounts = NO_ACCOUNTS) -> Reading:
     """Read everything now. `level` keeps to the level of an earlier reading; None finds it."""

@@ -7,9 +7,9 @@ Two processes, so that nothing is left behind whichever one dies:
 - the *guard*, its parent, holds no memory. It kills the toucher as soon as the command
   pipe is closed, and, when oomproof itself has died, removes the leaf cgroup too.
 
-File descriptors: 0 commands (``join DIRECTORY``, ``touch BYTES``), 1 answers, 3 the lifeline,
-which stays open until oomproof is done or dead; what is written there (``VERSION DIRECTORY``)
-names the leaf to remove.
+File descriptors: 0 commands (``join DIRECTORY``, ``touch BYTES``, ``release``), 1 answers, 3 the
+lifeline, which stays open until oomproof is done or dead; what is written there
+(``VERSION DIRECTORY``) names the leaf to remove.
 Arguments: directory that holds the package ``oomproof``, shape of the memory (`model.Shape`),
 largest number of threads.
 Not covered: how much to touch and when to stop, see `decide`.
@@ -38,6 +38,9 @@ _ACCOUNTS = ("VmPTE", "RssAnon", "RssShmem", "VmSwap")
 _PART_ALIGNMENT = 2 << 20
 _SMALLEST_PART = 16 << 20
 """A thread costs more than it saves below this."""
+
+_regions: list[tuple[int, int]] = []
+"""Address and size of what is held."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -112,6 +115,12 @@ def _obey(command: str, shape: str, threads: int) -> str:
         if argument:
             _write(f"{argument}/cgroup.procs", "0")
         return f"ready {_accounts()}"
+    if word == "release":
+        # Not by exiting: the OOM killer no longer sees a process that exits, and would take a
+        # neighbour that grows while the memory is on its way back.
+        while _regions:
+            _libc.munmap(*_regions.pop())
+        return f"done {_accounts()}"
     trouble = _touch(int(argument), shape, threads)
     return trouble or f"done {_accounts()}"
 
@@ -164,6 +173,8 @@ def _touch(size: int, shape: str, threads: int) -> str:
         trouble = f"unlockable {os.strerror(ctypes.get_errno())}"
     if trouble:
         _libc.munmap(address, size)
+    else:
+        _regions.append((address, size))
     return trouble
 
 

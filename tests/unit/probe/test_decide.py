@@ -15,6 +15,7 @@ from oomproof.probe.decide import (
     Reserves,
     Step,
     Stop,
+    abort,
     decide,
     reserves,
 )
@@ -41,16 +42,44 @@ def decided(
     now: Reading, request: ProbeRequest | None = None, *, first: Reading | None = None, allocated: int = 0
 ) -> Step | Stop:
     request = request or ProbeRequest()
-    readings = Readings(first or now, first or now, now)
+    readings = Readings(first or now, first or now, now, first or now)
     return decide(request, KEEP, Progress(allocated, request.chunk_bytes), readings)
 
 
+def test_the_first_step_is_an_eighth_of_the_room_because_the_rate_is_not_known() -> None:
+    assert decided(reading(GIB + 8 * MIB)) == Step(128 * MIB)
+
+
+def after_a_step(last_step: int, seconds: float, now: Reading) -> Step | Stop:
+    first = replace(now, at_s=0.0)
+    now = replace(now, at_s=seconds)
+    progress = Progress(last_step, 256 * MIB, last_step)
+    return decide(ProbeRequest(), KEEP, progress, Readings(first, first, now, first))
+
+
 def test_far_from_the_limit_a_step_is_a_chunk() -> None:
-    assert decided(reading(GIB)) == Step(256 * MIB)
+    assert after_a_step(128 * MIB, 0.1, reading(GIB)) == Step(256 * MIB)
 
 
 def test_near_the_limit_a_step_is_half_of_what_is_left_above_the_reserve() -> None:
-    assert decided(reading(108 * MIB)) == Step(50 * MIB)
+    assert after_a_step(128 * MIB, 0.1, reading(108 * MIB)) == Step(50 * MIB)
+
+
+def test_where_touching_is_slow_a_step_is_short() -> None:
+    assert after_a_step(64 * MIB, 1.0, reading(GIB)) == Step(16 * MIB)
+
+
+def test_a_neighbour_that_grows_is_left_what_it_takes_in_a_second() -> None:
+    first = replace(reading(), leaf_usage_bytes=0)
+    now = replace(first, at_s=0.5, usage_bytes=26 * MIB, headroom_bytes=58 * MIB)
+    assert decided(now, first=first) == Stop(StopReason.RESERVE)
+    assert isinstance(decided(replace(now, headroom_bytes=59 * MIB), first=first), Step)
+
+
+def test_growth_of_the_leaf_is_not_growth_of_others() -> None:
+    first = replace(reading(), leaf_usage_bytes=0)
+    now = replace(first, at_s=0.5, usage_bytes=500 * MIB, leaf_usage_bytes=500 * MIB, headroom_bytes=9 * MIB)
+    assert isinstance(decided(now, first=first), Step)
 
 
 def test_a_chunk_below_a_page_is_a_page() -> None:
@@ -62,7 +91,7 @@ def test_the_reserve_ends_the_probe() -> None:
 
 
 def test_the_host_bounds_the_probe_where_no_cgroup_does() -> None:
-    assert decided(reading(None, 512 * MIB + 20 * MIB)) == Step(10 * MIB)
+    assert decided(reading(None, 512 * MIB + 80 * MIB)) == Step(10 * MIB)
     assert decided(reading(None, 512 * MIB)) == Stop(StopReason.RESERVE)
 
 
@@ -70,7 +99,7 @@ def test_a_reserve_that_is_larger_for_oom_group_names_it_as_the_reason() -> None
     keep = replace(KEEP, for_oom_group=True)
     now = reading(8 * MIB)
     progress = Progress(0, 256 * MIB)
-    assert decide(ProbeRequest(), keep, progress, Readings(now, now, now)) == Stop(StopReason.OOM_GROUP)
+    assert decide(ProbeRequest(), keep, progress, Readings(now, now, now, now)) == Stop(StopReason.OOM_GROUP)
 
 
 def test_max_is_reached_exactly_and_then_ends_the_probe() -> None:
@@ -110,11 +139,29 @@ def test_the_deadline_ends_the_probe() -> None:
 def test_steps_that_the_kernel_refuses_down_to_the_smallest_end_at_its_limit() -> None:
     now = reading()
     progress = Progress(0, SMALLEST_STEP_BYTES // 2)
-    assert decide(ProbeRequest(), KEEP, progress, Readings(now, now, now)) == Stop(StopReason.LIMIT)
+    assert decide(ProbeRequest(), KEEP, progress, Readings(now, now, now, now)) == Stop(StopReason.LIMIT)
 
 
 def test_a_limit_lowered_meanwhile_is_obeyed() -> None:
     assert decided(reading(0), first=reading(GIB)) == Stop(StopReason.RESERVE)
+
+
+def aborted(now: Reading, first: Reading | None = None) -> StopReason | None:
+    return abort(ProbeRequest(), KEEP, Readings(first or now, first or now, now, first or now))
+
+
+def test_a_step_goes_on_while_a_neighbour_takes_of_the_reserve() -> None:
+    assert aborted(reading(KEEP.cgroup_bytes // 2)) is None
+
+
+def test_a_step_is_broken_off_when_half_of_the_reserve_is_gone() -> None:
+    assert aborted(reading(KEEP.cgroup_bytes // 2 - 1)) is StopReason.RESERVE
+    assert aborted(reading(host_available=KEEP.host_bytes // 2 - 1)) is StopReason.RESERVE
+
+
+def test_a_step_that_is_throttled_is_broken_off() -> None:
+    first = reading()
+    assert aborted(replace(first, high_events=1), first) is StopReason.THROTTLED
 
 
 @given(limit=st.integers(64 * MIB, 1 << 50))
@@ -145,7 +192,7 @@ def test_a_growing_neighbour_never_finds_the_cgroup_full(
     keep = reserves(request, first)
     now = first
     while isinstance(
-        decision := decide(request, keep, Progress(allocated, chunk), Readings(first, now, now)), Step
+        decision := decide(request, keep, Progress(allocated, chunk), Readings(first, now, now, first)), Step
     ):
         assert now.headroom_bytes is not None and now.host_available_bytes is not None
         assert decision.bytes <= chunk
