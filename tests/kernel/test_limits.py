@@ -134,6 +134,24 @@ def test_page_cache_that_is_clean_and_inactive_is_given_back(
     assert (said, code) == ("lived", 0)
 
 
+def test_shared_memory_is_in_use_and_not_page_cache_that_could_be_dropped(child: Path) -> None:
+    set_limit(child, LIMIT)
+    program = (
+        "import json, mmap, sys; open(sys.argv[1] + '/cgroup.procs', 'w').write('0');"
+        "from oomproof.limits import detect_limits; from oomproof.limits.report import report_as_json;"
+        f"shared = mmap.mmap(-1, {LIMIT // 2});"
+        f"[shared.write(b'x' * {MIB}) for _ in range({LIMIT // 2 // MIB})];"
+        "print(json.dumps(report_as_json(detect_limits())))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(child)], check=True, capture_output=True, text=True
+    )
+    row = next(row for row in json.loads(ended.stdout)["candidates"] if row["verdict"] == "binds")
+    assert row["usage_bytes"] >= LIMIT // 2
+    assert row["available_bytes"] <= LIMIT // 2 + SLACK
+    assert row["available_optimistic_bytes"] <= LIMIT // 2 + SLACK
+
+
 def test_a_sibling_that_fills_the_parent_takes_the_headroom(parent: Path, child: Path) -> None:
     set_limit(parent, LIMIT)
     set_limit(child, LIMIT // 2)
