@@ -242,10 +242,10 @@ def raise_limit(directory: Path, limit: int) -> None:
     set_limit(directory, limit)
 
 
-def test_a_write_to_the_kernels_file_wakes_a_watch(child: Path) -> None:
+def test_a_write_to_the_kernels_file_wakes_a_watch(child: Path, tmp_path: Path) -> None:
     """Watched from a root whose only cgroup mount is the child's, by the process that stays outside."""
     set_limit(child, LIMIT)
-    root = fake_root(child)
+    root = fake_root(tmp_path, child)
     changed = threading.Event()
     with watch_limits(lambda *_: changed.set(), root=root, interval_seconds=3600) as watch:
         assert watch.report.limit_bytes == LIMIT
@@ -254,12 +254,10 @@ def test_a_write_to_the_kernels_file_wakes_a_watch(child: Path) -> None:
         assert watch.report.limit_bytes == 2 * LIMIT
 
 
-def fake_root(directory: Path) -> Path:
+def fake_root(root: Path, directory: Path) -> Path:
     """A root with the real cgroup directory in it by a symbolic link, and the process placed there."""
-    root = Path(os.environ.get("PYTEST_TMPDIR", "/tmp"), f"oomproof-root-{os.getpid()}")  # noqa: S108
     version = 2 if (directory / "memory.max").exists() else 1
-    (root / "proc/self").mkdir(parents=True, exist_ok=True)
-    (root / "cg").unlink(missing_ok=True)
+    (root / "proc/self").mkdir(parents=True)
     (root / "cg").symlink_to(directory)
     (root / "proc/meminfo").write_bytes(Path("/proc/meminfo").read_bytes())
     kind = "cgroup2 c rw" if version == 2 else "cgroup c rw,memory"
