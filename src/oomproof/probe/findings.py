@@ -11,6 +11,7 @@ from oomproof.probe.decide import (
     Reserves,
     others_growth,
     room_above,
+    with_room_for_others,
 )
 from oomproof.probe.extrapolate import extrapolate
 from oomproof.probe.model import ProbeRequest, ProbeResult, StopReason
@@ -28,8 +29,8 @@ class Findings:
     ready: Reading
     """Taken when the toucher was ready."""
     notices: list[str]
-    history: list[Reading] = field(init=False)
-    """All readings since the toucher was ready, the last ones last."""
+    recent: list[Reading] = field(init=False)
+    """The latest readings, in order: as many as `readings` looks at."""
     allocated_bytes: int = 0
     chunks: int = 0
     peak_bytes: int = field(init=False)
@@ -38,29 +39,29 @@ class Findings:
     """(allocated, kernel overhead) after each step."""
 
     def __post_init__(self) -> None:
-        self.history = [self.ready]
+        self.recent = [self.ready]
         self.peak_bytes = max(self.before.usage_bytes, self.ready.usage_bytes)
 
     @property
     def last(self) -> Reading:
         """The latest reading."""
-        return self.history[-1]
+        return self.recent[-1]
 
     def readings(self, started_s: float, now: Reading | None = None) -> Readings:
         """What a decision looks at; `now`, where given, is one in the middle of a step."""
-        seen = self.history if now is None else [*self.history, now]
-        now = seen[-1]
-        old = (reading for reading in reversed(seen) if now.at_s - reading.at_s >= GROWTH_WINDOW_S)
+        seen = [*self.recent, *([] if now is None else [now])]
         return Readings(
             first=replace(self.ready, at_s=started_s),
-            previous=seen[-2] if len(seen) > 1 else now,
-            now=now,
-            earlier=next(old, self.ready),
+            previous=seen[-2] if len(seen) > 1 else seen[-1],
+            now=seen[-1],
+            earlier=seen[0] if _is_old(seen[0], seen[-1]) else self.ready,
         )
 
     def add(self, size: int, reading: Reading) -> None:
         """Count a step that was touched (0: it was refused), and the reading after it."""
-        self.history.append(reading)
+        self.recent.append(reading)
+        while len(self.recent) > 2 and _is_old(self.recent[1], reading):
+            self.recent.pop(0)
         self.peak_bytes = max(self.peak_bytes, reading.usage_bytes)
         if size:
             self.allocated_bytes += size
@@ -102,7 +103,7 @@ class Findings:
         counters may be ahead by.
         """
         touched = self.result(duration_s)
-        room, reason = room_above(keep, self.last)
+        room, reason = room_above(with_room_for_others(keep, self.readings(self.ready.at_s)), self.last)
         if not self.points or room is None:
             return touched
         unexplained = (
@@ -131,3 +132,7 @@ class Findings:
             extrapolated=True,
             error_bytes=whole.error_bytes,
         )
+
+
+def _is_old(reading: Reading, now: Reading) -> bool:
+    return now.at_s - reading.at_s >= GROWTH_WINDOW_S

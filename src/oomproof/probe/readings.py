@@ -14,6 +14,12 @@ _LEVELS = (Kind.CGROUP, Kind.NUMA)
 LEAF_NAME = "the probe's own leaf cgroup"
 
 
+STAT_FIELDS = frozenset(
+    {"kernel_stack", "slab", "percpu", "sock", "file", "shmem", "total_cache", "total_shmem"}
+)
+"""What is kept of the leaf's memory.stat."""
+
+
 @dataclass(frozen=True, slots=True)
 class Accounts:
     """What the kernel counts against the toucher's own process, in bytes."""
@@ -72,7 +78,7 @@ def take_reading(leaf: Leaf | None, level: str | None = None, toucher: Accounts 
     return replace(
         summarise(report, leaf_row(leaf), level),
         at_s=time.monotonic(),
-        leaf_stat=tuple(leaf.stat().items()) if leaf else (),
+        leaf_stat=tuple((k, v) for k, v in leaf.stat().items() if k in STAT_FIELDS) if leaf else (),
         toucher=toucher,
     )
 

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oomproof.limits.model import Status
+from oomproof.probe import overhead
 from oomproof.probe.overhead import split_overhead
-from oomproof.probe.readings import LEAF_NAME, Accounts, Reading
+from oomproof.probe.readings import LEAF_NAME, STAT_FIELDS, Accounts, Reading
 from oomproof.units import MIB
 
 BEFORE = Reading(
@@ -82,3 +83,8 @@ def test_the_parts_always_add_up_to_the_overhead(
     last = replace(READY, leaf_usage_bytes=leaf, toucher=Accounts(page_tables=tables, anonymous=anonymous))
     split = split_overhead(first, READY, last, peak, allocated)
     assert sum(split.by_cause.values()) + split.others_bytes == peak - before - allocated
+
+
+def test_every_field_that_is_looked_at_is_kept() -> None:
+    looked_at = {*overhead._STAT_CAUSES, *(name for pair in overhead._FILE_CACHE for name in pair)}
+    assert looked_at == STAT_FIELDS
