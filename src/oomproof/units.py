@@ -35,7 +35,8 @@ def _multiplier(unit: str) -> int | None:
     if unit[1:] in ("", "i", "ib"):
         return 1 << (10 * exponent)
     if unit[1:] == "b":
-        return 1000**exponent
+        thousands: int = 1000**exponent
+        return thousands
     return None
 
 
@@ -52,7 +53,8 @@ def parse_size(text: str) -> int:
             " (1024s; also KiB, MiB, ...) or kB, MB, GB, ... (1000s), for example 512MiB"
         )
     part = match["part"] or ""
-    size = int(match["whole"] + part) * multiplier // 10 ** len(part)
+    scale: int = 10 ** len(part)
+    size = int(match["whole"] + part) * multiplier // scale
     if size > MAX_SIZE:
         raise InvalidSize(f"{text!r} is larger than any memory: the largest size is {MAX_SIZE} bytes")
     return size

@@ -117,9 +117,9 @@ def _step_down(parent: Path) -> None:
     strangers = [pid for pid in pids if not _is_ours(pid)]
     if strangers:
         raise LeafUnavailable(
-            f"{parent} also holds processes that are not ours ({_some(strangers)}), and cgroup v2 allows a leaf"
-            " only below a cgroup without processes: start oomproof in a cgroup of its own, for example with"
-            " systemd-run --scope -p Delegate=yes"
+            f"{parent} also holds processes that are not ours ({_some(strangers)}), and cgroup v2 allows a"
+            " leaf only below a cgroup without processes: start oomproof in a cgroup of its own, for"
+            " example with systemd-run --scope -p Delegate=yes"
         )
     below = parent / SUPERVISOR_NAME
     below.mkdir(exist_ok=True)
