@@ -17,11 +17,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from workload import ROWS, expected
-
 from oomproof.errors import LeafUnavailable
 from oomproof.leaf import make_leaf
 from oomproof.units import MIB, format_size
+from workload import ROWS, expected
 
 LIMIT_BYTES = 1024 * MIB
 OPTIMISTIC_BUDGET_BYTES = 1000 * MIB
