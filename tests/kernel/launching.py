@@ -46,7 +46,7 @@ class Scenario:
     environment: Mapping[str, str] | None = None
     join: Path | None = None
     oom_score_adj: int | None = None
-    remember: bool = True
+    remember: bool = False
 
     def as_json(self) -> dict[str, object]:
         return {

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,12 +25,19 @@ LIMIT = 64 * MIB
 TOO_MUCH = 96 * MIB
 FITS = 32 * MIB
 OOM_STATUS = 137
+SLOWLY_S = 20.0 if UNDER_EMULATION else 1.0
+"""Long enough for a shell to come to its next command."""
 DYING_HOG = f"{HOG_IN_SHELL} {TOO_MUCH}"
 
 
 def limited(*command: str, budgets: tuple[int, ...] = (TOO_MUCH,), **policy: int) -> Scenario:
     """In a leaf with a limit below TOO_MUCH."""
-    return Scenario(list(command), budgets=list(budgets), policy={"limit_bytes": LIMIT, **policy})
+    return Scenario(
+        list(command),
+        budgets=list(budgets),
+        policy={"limit_bytes": LIMIT, **policy},
+        attempt={"settle_s": SLOWLY_S},
+    )
 
 
 def shell(script: str, *, ok_with_kills: bool = False) -> Scenario:
@@ -46,7 +54,11 @@ KILLS_INSIDE = {
     "exit 1": (shell(f"{DYING_HOG} || exit 1"), 1, None),
     "self SIGTERM": (shell(f"{DYING_HOG}; kill $$"), None, signal.SIGTERM),
     "self SIGKILL": (shell(f"{DYING_HOG}; kill -9 $$"), None, signal.SIGKILL),
-    "hangs": (shell(f"{DYING_HOG}; sleep 600"), None, signal.SIGTERM),
+    "hangs": (
+        Scenario(["sh", "-c", f"{DYING_HOG}; sleep 600"], policy={"limit_bytes": LIMIT}),
+        None,
+        signal.SIGTERM,
+    ),
 }
 
 # name: command, exit status, words of the message
@@ -61,7 +73,7 @@ CANNOT_START = {
 }
 
 OTHERS = {
-    "recovery": limited(*HOG, "{budget}", budgets=(TOO_MUCH, FITS)),
+    "recovery": replace(limited(*HOG, "{budget}", budgets=(TOO_MUCH, FITS)), remember=True),
     "gives up": limited(*HOG, "{budget}", budgets=(TOO_MUCH, TOO_MUCH - MIB)),
     "nothing smaller": limited(*HOG, "{budget}", retries=3),
     "ok with kills": shell(f"{DYING_HOG}; exit 0", ok_with_kills=True),
@@ -73,7 +85,8 @@ OTHERS = {
     ),
     "time-out": Scenario(["sleep", "600"], attempt={"timeout_s": 0.2}),
     "stubborn": Scenario(
-        ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"], attempt={"timeout_s": 0.2, "grace_s": 0.3}
+        ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"],
+        attempt={"timeout_s": SLOWLY_S / 2, "grace_s": 0.3},
     ),
     "arguments": Scenario(
         ["sh", "-c", 'echo "$OOMPROOF_BUDGET_BYTES $OOMPROOF_ATTEMPT $0" > SCRATCH/out', "{budget_mib}"],
@@ -223,9 +236,7 @@ def test_the_program_starts_with_a_clean_slate(done: dict[str, Scenario]) -> Non
 def test_deaths_within_milliseconds_are_all_counted_once(launcher_of: LauncherOf) -> None:
     attempts = 10 if UNDER_EMULATION else 200
     budgets = list(range(attempts, 0, -1))
-    launcher = launcher_of(
-        Scenario([*HOG, "{budget}"], budgets=budgets, policy={"limit_bytes": 1 * MIB}, remember=False)
-    )
+    launcher = launcher_of(Scenario([*HOG, "{budget}"], budgets=budgets, policy={"limit_bytes": 1 * MIB}))
     launcher.start()
     assert launcher.finish().returncode == OOM_STATUS
     ends = launcher.scenario.events("attempt_ended")

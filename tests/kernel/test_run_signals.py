@@ -25,7 +25,7 @@ MOMENTS_S = [1.0, 3.0] if UNDER_EMULATION else [0.03 * step for step in range(1,
 """From the start of a launcher through import, attempt, kill, restart and second attempt."""
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_the_launcher_reaches_the_program_and_ends_the_run(
     launcher_of: LauncherOf, number: signal.Signals
 ) -> None:

@@ -233,6 +233,8 @@ class AttemptPolicy:
     grace_s: float = 10.0
     """Between SIGTERM and SIGKILL when oomproof itself ends an attempt."""
     timeout_s: float | None = None
+    settle_s: float = 0.5
+    """How long the main process may take to end by itself after a kill inside was noticed."""
     stop_on_kill_inside: bool = True
     """End the attempt when one of its processes was killed and the main process runs on."""
     oom_score_adj: int = 300

@@ -39,9 +39,6 @@ from oomproof.leaf import Leaf
 KILL_TIMEOUT_S = 10.0
 """How long killed processes may take to go away before they are called survivors."""
 
-SETTLE_S = 0.5
-"""How long the main process may take to end by itself after a kill inside was noticed."""
-
 _RECHECKS_S = (0.005, 0.05, 0.3, 0.9)
 """When to read the counter again after a notification: v1 notifies before the counter moves."""
 
@@ -294,7 +291,7 @@ class _Attempt:
         self._kill_noticed = now - self._started
         self._rechecks = []
         if self._policy.stop_on_kill_inside:
-            self._due["settled"] = now + SETTLE_S
+            self._due["settled"] = now + self._policy.settle_s
         return True
 
     def _act_on_time(self) -> None:
