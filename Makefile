@@ -35,6 +35,7 @@ INSTALL_PROJECT = $(INSTALL) --no-deps --no-build-isolation --editable .
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format lock rig changelog clean
 .DELETE_ON_ERROR:
+.NOTPARALLEL:
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile

@@ -33,7 +33,7 @@ GUESTS = (
 )
 
 _REPORT_VARIABLE = "OOMPROOF_TEST_REPORT"
-_TIMEOUT_S = 900
+_TIMEOUT_S = 1800
 # For one test, where the host allows 120 s: everything takes some twenty times longer.
 _TEST_TIMEOUT_S = 300
 
@@ -144,7 +144,9 @@ class GuestRunner:
     def __init__(self) -> None:
         self._sessions: list[GuestSession] = []
         self._waiting: SimpleQueue[GuestSession] = SimpleQueue()
+        self._workers: list[threading.Thread] = []
         self._host_is_done = False
+        self._ended = threading.Event()
 
     # First: selections by mark and keyword must see the added items.
     @pytest.hookimpl(tryfirst=True)
@@ -178,10 +180,12 @@ class GuestRunner:
                 self._start_worker()
 
     def _start_worker(self) -> None:
-        threading.Thread(target=self._work, daemon=True).start()
+        worker = threading.Thread(target=self._work, daemon=True)
+        worker.start()
+        self._workers.append(worker)
 
     def _work(self) -> None:
-        while True:
+        while not self._ended.is_set():
             try:
                 guest_session = self._waiting.get_nowait()
             except Empty:
@@ -189,8 +193,11 @@ class GuestRunner:
             guest_session.run()
 
     def pytest_unconfigure(self) -> None:
+        self._ended.set()
         for guest_session in self._sessions:
             guest_session.stop()
+        for worker in self._workers:
+            worker.join(timeout=10)
 
 
 class GuestReporter:
