@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -291,19 +292,37 @@ def test_without_a_leaf_the_own_cgroup_counts(
     assert (end["verdict"], end["confidence"]) == (verdict, confidence), end
 
 
-def test_without_a_leaf_other_victims_make_it_a_suspicion_only(launcher_of: LauncherOf) -> None:
+@pytest.mark.parametrize(
+    ("program", "confidence"),
+    [(f"{DYING_HOG}; exit 3", "medium"), ("while ! [ -e SCRATCH/enough ]; do sleep 0.1; done", "low")],
+    ids=["own victim", "innocent"],
+)
+def test_without_a_leaf_a_kill_among_others_is_a_suspicion_and_no_reason_to_end_the_program(
+    launcher_of: LauncherOf, program: str, confidence: str
+) -> None:
     with make_leaf("test") as own:
         own.set_limit(LIMIT)
-        script = f"{DYING_HOG}; exit 3"
-        launcher = launcher_of(Scenario(["sh", "-c", script], policy={"use_leaf": False}, join=own.join_path))
-        stranger = subprocess.Popen(["sh", "-c", f"echo 0 > {own.join_path}; exec sleep 600"])
-        wait_until(lambda: stranger.pid in own.processes(), "the stranger")
-        launcher.start()
-        launcher.finish()
-        stranger.kill()
-        stranger.wait()
-    end = launcher.scenario.only_end()
-    assert (end["verdict"], end["confidence"]) == ("oom_suspected", "medium"), end
+        scenario = Scenario(["sh", "-c", program], policy={"use_leaf": False}, join=own.join_path)
+        launcher = launcher_of(scenario)
+        go = scenario.scratch / "go"
+        victim = "" if confidence == "medium" else f"while ! [ -e {go} ]; do sleep 0.1; done; {DYING_HOG};"
+        stranger = subprocess.Popen(["sh", "-c", f"echo 0 > {own.join_path}; {victim} sleep 600"])
+        try:
+            wait_until(lambda: stranger.pid in own.processes(), "the stranger")
+            launcher.start()
+            wait_until(lambda: scenario.events("attempt_started"), "the start")
+            time.sleep(SLOWLY_S / 2)
+            go.touch()
+            wait_until(lambda: own.events().oom_kill, "the kill")
+            time.sleep(1)
+            (scenario.scratch / "enough").touch()
+            launcher.finish()
+        finally:
+            stranger.kill()
+            stranger.wait()
+    end = scenario.only_end()
+    assert (end["verdict"], end["confidence"]) == ("oom_suspected", confidence), end
+    assert end["exit_code"] == (3 if confidence == "medium" else 0)
 
 
 def test_stdin_and_stdout_pass_through(launcher_of: LauncherOf) -> None:

@@ -56,6 +56,19 @@ def test_the_program_may_answer_with_an_exit_code_of_its_own(
     assert launcher.scenario.only_end()["verdict"] == verdict
 
 
+def test_a_stop_while_a_kill_inside_is_being_answered_still_ends_the_run(launcher_of: LauncherOf) -> None:
+    trap = "trap 'kills=$((kills + 1)); : > SCRATCH/term; [ $kills = 2 ] && exit 4' TERM"
+    script = f"{trap}; {HOG_IN_SHELL} {TOO_MUCH}; while :; do sleep 0.05; done"
+    launcher = launcher_of(
+        Scenario(["sh", "-c", script], budgets=[TOO_MUCH, FITS], policy={"limit_bytes": LIMIT})
+    )
+    launcher.start()
+    wait_until((launcher.scenario.scratch / "term").exists, "the answer to the kill")
+    launcher.process.send_signal(signal.SIGTERM)
+    assert launcher.finish().returncode == 4
+    assert launcher.scenario.only_end()["verdict"] == "stopped"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_at_any_moment_leaves_no_process_and_no_cgroup(
     launcher_of: LauncherOf, number: signal.Signals

@@ -5,10 +5,11 @@ Not covered: what a rise of a counter means, see `oomproof.launch.verdict`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
 from pathlib import Path
 from typing import Protocol
 
+from oomproof.launch import process_control
 from oomproof.launch.model import Kills, Scope
 from oomproof.leaf import Leaf, MemoryEvents
 from oomproof.leaf.model import read_fields
@@ -27,7 +28,7 @@ class Counters(Protocol):
     """A counter read at the start of an attempt (by making the object) and at its end."""
 
     def kills_so_far(self) -> int:
-        """Kills since the start."""
+        """Kills since the start that are certainly of the attempt."""
         ...
 
     def watch(self) -> tuple[int, int] | None:
@@ -38,12 +39,12 @@ class Counters(Protocol):
         """As `Leaf.acknowledge`."""
         ...
 
-    def finish(self, ours: Iterable[int]) -> Kills:
-        """The difference; `ours` are processes that do not count as foreign."""
+    def finish(self) -> Kills:
+        """The difference."""
         ...
 
 
-def counters_for(leaf: Leaf | None, ours: Iterable[int]) -> Counters | None:
+def counters_for(leaf: Leaf | None) -> Counters | None:
     """The narrowest counters that can be read here, started; None when there are none."""
     if leaf is not None:
         if leaf.events().oom_kill is not None:
@@ -53,7 +54,7 @@ def counters_for(leaf: Leaf | None, ours: Iterable[int]) -> Counters | None:
         if cgroup is not None:
             own = LeafV1(cgroup.directory) if cgroup.version == 1 else LeafV2(cgroup.directory)
             try:
-                return OwnCounters(own, ours)
+                return OwnCounters(own)
             except (OSError, LookupError):
                 pass  # no counter in that directory (v1 before 4.13, the root of v2): the host's is left
     try:
@@ -81,7 +82,7 @@ class LeafCounters:
         """See `Counters`."""
         self._leaf.acknowledge(fd)
 
-    def finish(self, ours: Iterable[int]) -> Kills:  # noqa: ARG002  nobody else is in there
+    def finish(self) -> Kills:
         """See `Counters`."""
         after = self._leaf.events()
         limit = self._leaf.limit_bytes()
@@ -109,14 +110,16 @@ class LeafCounters:
 class OwnCounters:
     """Of the cgroup that oomproof itself runs in, which others may share."""
 
-    def __init__(self, own: Leaf, ours: Iterable[int]) -> None:
+    def __init__(self, own: Leaf) -> None:
         self._own = own
         self._before = self._count()
-        self._alone_before = self._alone(ours)
+        self._alone = True
+        self._look_around()
 
     def kills_so_far(self) -> int:
-        """See `Counters`."""
-        return self._count() - self._before
+        """See `Counters`: with others in the cgroup none is certain."""
+        self._look_around()
+        return self._count() - self._before if self._alone else 0
 
     def watch(self) -> tuple[int, int] | None:
         """See `Counters`. v1 wants a cgroupfs that can be written to."""
@@ -129,22 +132,30 @@ class OwnCounters:
         """See `Counters`."""
         self._own.acknowledge(fd)
 
-    def finish(self, ours: Iterable[int]) -> Kills:
+    def finish(self) -> Kills:
         """See `Counters`."""
+        self._look_around()
         return Kills(
             scope=Scope.OWN,
             source=str(_events_file(self._own)),
             before=self._before,
             after=self._count(),
-            alone=self._alone_before and self._alone(ours),
+            alone=self._alone,
         )
 
     def _count(self) -> int:
         # Of this very cgroup: v1 counts a victim where it lives, and v2's file includes all below.
         return read_fields(_events_file(self._own))["oom_kill"]
 
-    def _alone(self, ours: Iterable[int]) -> bool:
-        return not set(self._own.processes()) - set(ours)
+    def _look_around(self) -> None:
+        """A foreign process that was seen once may have been the victim at any time."""
+        # Looking takes a while, in which ours end and find new parents: a stranger is seen twice.
+        if self._alone and self._strangers() & self._strangers():
+            self._alone = False
+
+    def _strangers(self) -> set[int]:
+        me = os.getpid()
+        return set(self._own.processes()) - {me, *process_control.descendants(me)}
 
 
 class HostCounters:
@@ -164,7 +175,7 @@ class HostCounters:
     def acknowledge(self, fd: int) -> None:
         """See `Counters`."""
 
-    def finish(self, ours: Iterable[int]) -> Kills:  # noqa: ARG002  the whole host is never ours
+    def finish(self) -> Kills:
         """See `Counters`."""
         return Kills(Scope.HOST, str(_VMSTAT), self._before, self._count(), alone=False)
 

@@ -139,7 +139,7 @@ class Kills:
     group_kill: bool = False
     """The kernel killed the whole cgroup at once (``memory.oom.group``)."""
     alone: bool | None = None
-    """True: no foreign process was seen in the cgroup, at the start nor at the end."""
+    """True: no foreign process was seen in the cgroup, at the start, at the end and at notifications."""
 
     @property
     def delta(self) -> int:

@@ -90,7 +90,7 @@ class _Attempt:
         self._leaf = leaf
         self._policy = policy
         self._spare = spare
-        self._counters: Counters | None = counters_for(leaf, spare)
+        self._counters: Counters | None = counters_for(leaf)
         self._terminal = Terminal.find()
         words = policy.own_words
         self._relay = StderrRelay(words.patterns) if words and words.patterns else None
@@ -234,7 +234,7 @@ class _Attempt:
 
     def _forward(self, number: int) -> None:
         number = self._policy.signal_map.get(number, number)
-        if number in STOPS and (self._stop is None or self._stop[1] is StopReason.STOP):
+        if number in STOPS:
             self._mark(number, StopReason.STOP)
         if number == signal.SIGCONT:
             self._continue()
@@ -251,6 +251,11 @@ class _Attempt:
         os.kill(self._main, number)
 
     def _mark(self, number: int, reason: StopReason) -> None:
+        """Remember why it will end: the latest reason, but SIGTERM from outside stays and our answer
+        to a kill gives way to all others."""
+        told_to_end = self._stop is not None and self._stop[:2] == (signal.SIGTERM, StopReason.STOP)
+        if told_to_end or (self._stop is not None and reason is StopReason.KILL_INSIDE):
+            return
         self._stop = (number, reason, time.monotonic())
 
     def _stopped(self, number: int) -> None:
@@ -309,8 +314,7 @@ class _Attempt:
             self._send(signal.SIGKILL, to_group=True)
             return
         reason = StopReason.TIMEOUT if what == "timeout" else StopReason.KILL_INSIDE
-        if self._stop is None:
-            self._mark(signal.SIGTERM, reason)
+        self._mark(signal.SIGTERM, reason)
         self._send(signal.SIGTERM, to_group=True)
         self._send(signal.SIGCONT, to_group=True)
         self._due["kill"] = now + self._policy.grace_s
@@ -338,7 +342,7 @@ class _Attempt:
             stop = StopMark(number, reason, max(0.0, self._end - when))
         peak = self._leaf.peak_bytes() if self._leaf else None
         exit_ = Exit.from_wait_status(wait_status)
-        kills = self._counters.finish(self._spare) if self._counters else None
+        kills = self._counters.finish() if self._counters else None
         ambiguous = exit_.signal == signal.SIGKILL or (kills is not None and kills.delta > 0)
         return Evidence(
             exit=exit_,

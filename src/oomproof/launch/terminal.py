@@ -50,6 +50,17 @@ class Terminal:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def take_back_from(self, group: int) -> None:
-        """Put our own group into the foreground if `group` holds it."""
-        if self.foreground() == group:
+        """Put our own group into the foreground if `group`, or nobody who is alive, holds it."""
+        holder = self.foreground()
+        if holder is not None and (holder == group or not _is_alive(holder)):
             self.give_to(os.getpgrp())
+
+
+def _is_alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

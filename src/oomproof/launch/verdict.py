@@ -116,7 +116,7 @@ def _killed_nearby(evidence: Evidence, exit_: Exit) -> _Finding:
         return None
     sentences = [_counter_sentence(kills), *_details(evidence)]
     if kills.alone:
-        sentences.append("no foreign process was in that cgroup before or after")
+        sentences.append("no foreign process was seen in that cgroup")
         return Verdict.OOM_KILL, Confidence.HIGH, sentences
     if _all_victims_foreign(evidence, exit_):
         return None
