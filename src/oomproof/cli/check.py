@@ -98,6 +98,7 @@ def show(report: LimitReport, *, as_json: bool, explained: bool) -> None:
         ("CANDIDATE", "LIMIT", "IN USE", "HEADROOM", "IF CACHE DROPS", "VERDICT", "FILE"),
         [_cells(row) for row in report.candidates],
         right=(1, 2, 3, 4),
+        elastic=(0, 6),
     )
     print()
     print(f"status     {report.status.value}")

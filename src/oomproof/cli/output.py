@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
+
+_GAP = 2
+_NARROWEST = 16
+"""Columns between two cells, and what an elastic column keeps at least."""
 
 
 def print_json(document: object) -> None:
@@ -12,17 +17,46 @@ def print_json(document: object) -> None:
     print(json.dumps(document, indent=2, ensure_ascii=False))
 
 
-def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> None:
-    """Columns as wide as their widest cell; `right` names the columns to align right."""
+def print_table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    right: Iterable[int] = (),
+    elastic: Iterable[int] = (),
+) -> None:
+    """Columns as wide as their widest cell; `right` names the columns to align right.
+
+    On a terminal that is too narrow the `elastic` columns lose the middle of their long cells.
+    """
     table = [list(header), *(list(row) for row in rows)]
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]
+    if sys.stdout.isatty():
+        widths = _fit(widths, set(elastic), os.get_terminal_size(sys.stdout.fileno()).columns)
     align_right = set(right)
     for row in table:
         cells = [
-            cell.rjust(width) if column in align_right else cell.ljust(width)
+            cell.rjust(width) if column in align_right else _shorten(cell, width).ljust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
-        print("  ".join(cells).rstrip())
+        print((" " * _GAP).join(cells).rstrip())
+
+
+def _fit(widths: Sequence[int], elastic: set[int], columns: int) -> list[int]:
+    """`widths` with the widest elastic column narrowed until all fit, or none can give any more."""
+    fitted = list(widths)
+    while sum(fitted) + _GAP * (len(fitted) - 1) > columns:
+        widest = max(elastic, key=lambda column: fitted[column], default=None)
+        if widest is None or fitted[widest] <= _NARROWEST:
+            break
+        fitted[widest] -= 1
+    return fitted
+
+
+def _shorten(cell: str, width: int) -> str:
+    """``/a/very/long/path`` -> ``/a/ver...path``: both ends of a path tell most."""
+    if len(cell) <= width:
+        return cell
+    tail = (width - 3) // 2
+    return f"{cell[: width - 3 - tail]}...{cell[len(cell) - tail :]}"
 
 
 def say(message: str) -> None:
