@@ -13,9 +13,11 @@ STEP = 256 * 1024
 held = []
 print("growing", flush=True)
 started = time.monotonic()
-while not select.select([sys.stdin], [], [], 0.002)[0]:
+pause = 0.002
+while not select.select([sys.stdin], [], [], pause)[0]:
     due = min(int((time.monotonic() - started) * rate), cap)
     while len(held) * STEP + STEP <= due:
         memory = mmap.mmap(-1, STEP, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         memory.write(b"\1" * STEP)
         held.append(memory)
+    pause = 0.002 if due < cap else 0.1

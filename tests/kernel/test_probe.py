@@ -16,7 +16,7 @@ import pytest
 
 from oomproof.leaf import Leaf, make_leaf
 from oomproof.leaf.v1 import LeafV1
-from oomproof.leaf.v2 import LeafV2
+from oomproof.leaf.v2 import SUPERVISOR_NAME, LeafV2
 from oomproof.limits import find_memory_cgroup
 from oomproof.probe import ProbeRequest, Shape, StopReason, run_probe
 from oomproof.probe.decide import Progress
@@ -59,18 +59,19 @@ def probe_in(leaf: Leaf, *arguments: str, wrapped_by: tuple[str, ...] = ()) -> d
 def probe_leaves() -> set[Path]:
     own = find_memory_cgroup()
     assert own is not None
-    return {path for path in own.directory.parent.rglob("oomproof-probe-*") if path.is_dir()}
+    parent = own.directory.parent if own.directory.name == SUPERVISOR_NAME else own.directory
+    return set(parent.glob("oomproof-probe-*"))
 
 
 def leaf_of(pid: int) -> Path | None:
     return next((path for path in probe_leaves() if path.name.startswith(f"oomproof-probe-{pid}-")), None)
 
 
-def wait_until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
+def wait_until(condition: Callable[[], object], timeout_s: float = 100.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not come to that in time"
-        time.sleep(0.01)
+        time.sleep(0.03)
 
 
 def exists(pid: int) -> bool:
@@ -279,7 +280,8 @@ def test_oom_group_keeps_a_larger_reserve(container: Leaf) -> None:
     with_v2_file(container, "memory.oom.group").write_text("1")
     document = probe_in(container)
     assert document["stop_reason"] == "oom_group"
-    assert MIB < document["usage_peak_bytes"] <= LIMIT - 32 * MIB
+    page_cache = 4 * MIB  # counts as usage and as headroom
+    assert MIB < document["usage_peak_bytes"] <= LIMIT - 32 * MIB + page_cache
 
 
 def test_a_step_that_memory_high_throttles_is_broken_off() -> None:
