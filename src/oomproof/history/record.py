@@ -126,16 +126,23 @@ def _in_child(task: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
         answer = _read_until(reader, time.monotonic() + PATIENCE_S)
         if answer is None:
-            os.kill(pid, signal.SIGKILL)
+            _end(pid)
             return {"error": f"no answer from the disk within {PATIENCE_S:.0f} s"}
     finally:
         os.close(reader)
-    # A child that hangs in the kernel cannot be waited for; it is reaped like any orphan.
     _, status = os.waitpid(pid, 0)
     if not answer:
         return {"error": f"its writer ended with {os.waitstatus_to_exitcode(status)}"}
     document: dict[str, Any] = json.loads(answer)
     return document
+
+
+def _end(pid: int) -> None:
+    """Kill a child and collect it, unless it hangs in the kernel: PID 1 reaps it when it ends."""
+    os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 1.0
+    while os.waitpid(pid, os.WNOHANG) == (0, 0) and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def _answer_and_exit(task: Callable[[], dict[str, Any]], writer: int) -> None:
