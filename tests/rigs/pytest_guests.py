@@ -16,7 +16,8 @@ import shlex
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -48,6 +49,7 @@ class _Outcome:
 
     kind: str
     detail: str
+    seconds: float = 0.0
 
 
 class GuestSession:
@@ -110,6 +112,7 @@ class GuestItem(pytest.Item):
         self.guest = guest
         self.test = test
         self.session_in_guest: GuestSession | None = None
+        self.seconds_in_guest = 0.0
         self.add_marker("guest")
         # The wait includes the whole run of the guest, which has a time-out of its own.
         self.add_marker(pytest.mark.timeout(0))
@@ -121,6 +124,7 @@ class GuestItem(pytest.Item):
     def runtest(self) -> None:
         assert self.session_in_guest is not None, "collection has finished, so the guest was started"
         outcome = self.session_in_guest.outcome(self.test)
+        self.seconds_in_guest = outcome.seconds
         match outcome.kind:
             case "failed":
                 raise GuestTestFailed(outcome.detail)
@@ -179,6 +183,16 @@ class GuestRunner:
             for _ in range(1, os.cpu_count() or 1):
                 self._start_worker()
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if isinstance(item, GuestItem) and call.when == "call":
+            # How long the test took, not how long we waited for the guest.
+            report.duration = item.seconds_in_guest
+        return report
+
     def _start_worker(self) -> None:
         worker = threading.Thread(target=self._work, daemon=True)
         worker.start()
@@ -216,7 +230,13 @@ class GuestReporter:
         elif report.failed:
             sections = "".join(f"\n--- {title} ---\n{text}" for title, text in report.sections)
             detail = report.longreprtext + sections
-        line = {"test": report.nodeid, "phase": report.when, "kind": kind, "detail": detail}
+        line = {
+            "test": report.nodeid,
+            "phase": report.when,
+            "kind": kind,
+            "detail": detail,
+            "seconds": report.duration,
+        }
         with self._path.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
@@ -225,13 +245,17 @@ def _read_report(path: Path) -> Iterator[tuple[str, _Outcome]]:
     """How each test ended that came to its end: the first phase that did not pass says it."""
     if not path.exists():
         return
-    worst: dict[str, _Outcome] = {}
+    seconds: defaultdict[str, float] = defaultdict(float)
+    worst: dict[str, dict[str, str]] = {}
     for line in path.read_text().splitlines():
         phase = json.loads(line)
+        test = phase["test"]
+        seconds[test] += phase["seconds"]
         if phase["kind"] != "passed":
-            worst.setdefault(phase["test"], _Outcome(phase["kind"], phase["detail"]))
+            worst.setdefault(test, phase)
         if phase["phase"] == "teardown":
-            yield phase["test"], worst.get(phase["test"], _Outcome("passed", ""))
+            decisive = worst.get(test, phase)
+            yield test, _Outcome(decisive["kind"], decisive["detail"], seconds[test])
 
 
 def pytest_configure(config: pytest.Config) -> None:
