@@ -10,6 +10,7 @@ at a time, until the kernel kills it. Needs cc, and the right to make cgroups.
 
 from __future__ import annotations
 
+import resource
 import statistics
 import subprocess
 import sys
@@ -37,6 +38,8 @@ class Answer:
     touched: int
     seconds: float
     touching: float
+    processor: float
+    """Seconds of processor time, to start, touch and give back: what a busy machine does not distort."""
 
     @property
     def rate(self) -> float:
@@ -48,12 +51,18 @@ def loop(program: Path, limit: int, chunk: int) -> Answer:
     """Run the C loop in a leaf with `limit`; its answer is what its last line says, killed or not."""
     with make_leaf("bench") as leaf:
         leaf.set_limit(limit)
-        started = time.perf_counter()
+        started, used = time.perf_counter(), processor_time()
         lines = subprocess.run(
             in_leaf(leaf, str(program), str(limit), str(chunk)), capture_output=True, text=True, check=False
         ).stdout.splitlines()
         touched, touching = lines[-1].split()
-        return Answer(int(touched), int(touched), time.perf_counter() - started, float(touching))
+        seconds = time.perf_counter() - started
+        return Answer(int(touched), int(touched), seconds, float(touching), processor_time() - used)
+
+
+def warm(program: Path, limit: int) -> None:
+    """Touch as much once before: a virtual machine's host may have taken back what was free."""
+    loop(program, limit - 16 * MIB, 16 * MIB)
 
 
 def in_leaf(leaf: Leaf, *command: str) -> list[str]:
@@ -62,27 +71,35 @@ def in_leaf(leaf: Leaf, *command: str) -> list[str]:
 
 def probe(limit: int, shape: Shape = Shape.ANON, quick: bool = False) -> Answer:
     steps: list[float] = []
+    used = processor_time()
     request = ProbeRequest(limit_bytes=limit, shape=shape, quick=quick)
     result: ProbeResult = run_probe(request, on_step=lambda *_: steps.append(time.perf_counter()))
     touched = result.allocated_bytes if result.touched_bytes is None else result.touched_bytes
-    return Answer(result.allocated_bytes, touched, result.duration_seconds, steps[-1] - steps[0])
+    processor = processor_time() - used
+    return Answer(result.allocated_bytes, touched, result.duration_seconds, steps[-1] - steps[0], processor)
+
+
+def processor_time() -> float:
+    """Seconds, of this process and all that it has waited for."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def compare(program: Path, limit: int) -> None:
     truth = loop(program, limit, TRUTH_CHUNK).found
     answers: defaultdict[str, list[Answer]] = defaultdict(list)
     for _ in range(RUNS):
+        warm(program, limit)
         if limit > CHUNK:
             answers["C loop, 1 GiB chunks"].append(loop(program, limit - CHUNK, CHUNK))
         answers["C loop, 16 MiB chunks"].append(loop(program, limit - 16 * MIB, 16 * MIB))
         answers["probe"].append(probe(limit))
         answers["probe --quick"].append(probe(limit, quick=True))
-    # Not in turn with the others: huge pages come from memory that a virtual machine may have to fetch
-    # from its host first, and leave it to those who come next.
+    # Not in turn with the others: huge pages are made of other memory, and leave it to those who come next.
     for _ in range(RUNS):
         answers["probe --as hugepage"].append(probe(limit, Shape.HUGEPAGE))
     print(f"\n{format_size(limit)}: a process lives with up to {format_size(truth)} ({RUNS} runs, medians)")
-    print(f"{'':24}{'answer':>12}{'off by':>12}{'seconds':>10}{'touching':>13}{'ratio':>8}")
+    print(f"{'':24}{'answer':>12}{'off by':>12}{'seconds':>10}{'touching':>13}{'ratio':>8}{'CPU s/GiB':>11}")
     base = statistics.median(run.rate for run in next(iter(answers.values())))
     for name, runs in answers.items():
         found = round(statistics.median(run.found for run in runs))
@@ -91,6 +108,7 @@ def compare(program: Path, limit: int) -> None:
             f"{name:24}{format_size(found):>12}{format_size(truth - found):>12}"
             f"{statistics.median(run.seconds for run in runs):>10.2f}"
             f"{rate / GIB:>8.2f} G/s{rate / base:>8.2f}"
+            f"{statistics.median(run.processor * GIB / run.touched for run in runs):>11.2f}"
         )
     for name in ("probe", "probe --as hugepage"):
         rate = statistics.median(run.rate for run in answers[name])
