@@ -108,9 +108,16 @@ PLANNING = (LIMIT, BUDGET, CAP, FLOOR, MARGIN_FLOOR, PROBE_RESULT)
 """Settings that shape the budget."""
 
 
-def probe_setting(default: bool) -> Setting:
-    """Whether to probe first: verbs differ in their default."""
-    return Setting("probe", parse_switch, default, f"probe first ({'on' if default else 'off'} by default)")
+def probe_settings(*, probe: bool, quick: bool | None = False) -> tuple[Setting, Setting]:
+    """Whether to probe first, and whether to touch a part only; the verbs differ in their defaults.
+
+    `quick` None: quick where the limit is large.
+    """
+    words = {True: "on by default", False: "off by default", None: "default: where the limit is large"}
+    return (
+        Setting("probe", parse_switch, probe, f"probe first ({words[probe]})"),
+        Setting("quick", parse_switch, quick, f"touch a part and extrapolate ({words[quick]})"),
+    )
 
 
 def add_flags(parser: argparse.ArgumentParser, settings: Sequence[Setting]) -> None:

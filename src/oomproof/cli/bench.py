@@ -17,7 +17,7 @@ from oomproof.launch.signals import Signals
 from oomproof.units import format_size
 
 SCHEMA_VERSION = 1
-SETTINGS = (*launching.SETTINGS, config.probe_setting(default=False))
+SETTINGS = (*launching.SETTINGS, *config.probe_settings(probe=False))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -17,7 +17,7 @@ from oomproof.launch.signals import Signals
 DEFAULT_CONFIG = Path("/etc/oomproof.toml")
 SETTINGS = (
     *launching.SETTINGS,
-    config.probe_setting(default=True),
+    *config.probe_settings(probe=True, quick=None),
     Setting(
         "bench", config.parse_command, None, "run this first; the budget it needs is the program's", "COMMAND"
     ),

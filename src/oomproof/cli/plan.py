@@ -10,7 +10,7 @@ from oomproof.cli import output
 from oomproof.cli.planning import plan_here
 from oomproof.units import format_size
 
-SETTINGS = (*config.PLANNING, config.probe_setting(default=True))
+SETTINGS = (*config.PLANNING, *config.probe_settings(probe=True))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -17,6 +17,10 @@ from oomproof.limits.model import LimitReport
 from oomproof.plan.budget import plan_budget
 from oomproof.plan.model import Plan, PlanRequest
 from oomproof.probe.model import ProbeResult, StopReason
+from oomproof.units import GIB
+
+QUICK_ABOVE_BYTES = 8 * GIB
+"""From this limit on a full probe takes longer than a start should."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,7 @@ def plan_here(settings: Mapping[str, Any], stop_requested: Callable[[], object] 
     limits = detect_limits()
     if settings["limit"] is not None:
         limits = with_leaf_limit(limits, settings["limit"])
-    probe, notice = _probe(settings, stop_requested)
+    probe, notice = _probe(settings, limits, stop_requested)
     request = PlanRequest(
         budget_bytes=settings["budget"],
         cap_bytes=settings["cap"],
@@ -51,7 +55,7 @@ def plan_here(settings: Mapping[str, Any], stop_requested: Callable[[], object] 
 
 
 def _probe(
-    settings: Mapping[str, Any], stop_requested: Callable[[], object]
+    settings: Mapping[str, Any], limits: LimitReport, stop_requested: Callable[[], object]
 ) -> tuple[ProbeResult | None, str | None]:
     """The probe's result, or None and, where a probe was wished for, why there is none."""
     if settings["probe_result"] is not None:
@@ -66,7 +70,10 @@ def _probe(
             raise KeyboardInterrupt
 
     try:
-        result = run_probe(ProbeRequest(limit_bytes=settings["limit"]), stop_on_request)
+        quick = settings["quick"]
+        if quick is None:
+            quick = (limits.limit_bytes or 0) > QUICK_ABOVE_BYTES
+        result = run_probe(ProbeRequest(limit_bytes=settings["limit"], quick=quick), stop_on_request)
     except OomproofError as error:
         return None, f"the probe failed: {error}"
     if result.stop_reason is StopReason.INTERRUPTED:

@@ -11,7 +11,7 @@ from oomproof.cli.planning import plan_here
 from oomproof.launch.events import open_events
 from oomproof.launch.signals import Signals
 
-SETTINGS = (*launching.SETTINGS, config.probe_setting(default=False))
+SETTINGS = (*launching.SETTINGS, *config.probe_settings(probe=False))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
