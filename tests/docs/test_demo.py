@@ -28,3 +28,14 @@ def test_the_demo_is_killed_once_and_ends_with_the_right_answer() -> None:
     assert attempts[-1][1] == "exited"
     assert int(attempts[-1][0]) < 250
     assert "the right answer: {'rows': 1750000" in done.stdout
+
+
+@pytest.mark.timeout(600)
+def test_without_the_right_to_make_cgroups_the_demo_says_so_and_works(
+    read_only_cgroupfs: tuple[str, ...],
+) -> None:
+    done = demo(*read_only_cgroupfs)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "without a forced kill: no cgroup can be made" in done.stdout
+    assert "attempt 1: budget 250 MiB" in done.stdout
+    assert "the right answer: {'rows': 1750000" in done.stdout
