@@ -20,7 +20,15 @@ if TYPE_CHECKING:
 
 ENVIRONMENT_PREFIX = "OOMPROOF_"
 CONFIG_VARIABLE = "OOMPROOF_CONFIG"
-NOT_SETTINGS = frozenset({CONFIG_VARIABLE, "OOMPROOF_BUDGET_BYTES", "OOMPROOF_ATTEMPT", "OOMPROOF_STATE_DIR"})
+NOT_SETTINGS = frozenset(
+    {
+        CONFIG_VARIABLE,
+        "OOMPROOF_STATE_DIR",
+        "OOMPROOF_BUDGET_BYTES",
+        "OOMPROOF_ATTEMPT",
+        "OOMPROOF_MARK",
+    }
+)
 """Variables of ours that are not in the table: what the program is told, and where state lives."""
 
 Value = Any

@@ -10,7 +10,7 @@ import time
 
 rate, cap = int(sys.argv[1]), int(sys.argv[2])
 STEP = 256 * 1024
-held = []
+held: list[mmap.mmap] = []
 print("growing", flush=True)
 started = time.monotonic()
 pause = 0.002

@@ -179,3 +179,18 @@ def test_sigterm_during_a_probe_starts_nothing(environ: dict[str, str]) -> None:
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (128 + signal.SIGTERM, ""), err
+
+
+def test_a_program_that_says_so_itself_gets_less_and_the_hook_is_told(environ: dict[str, str]) -> None:
+    rules = ["--oom-pattern", "bad_alloc", "--on-oom-exec", "sh -c 'echo hook: $OOMPROOF_VERDICT'"]
+    program = 'test $OOMPROOF_ATTEMPT -gt 1 && exec echo {budget_mib}; echo "std::bad_alloc" >&2; exit 1'
+    settings = ["--limit", "100MiB", "--budget", "80MiB", "--history", "none"]
+    done = oomproof("run", *settings, *rules, "--", "sh", "-c", program, environ=environ)
+    assert (done.returncode, done.stdout) == (0, "hook: in_process_oom\n72\n"), done.stderr
+
+
+def test_a_failure_is_tried_again_when_asked_for_with_the_same_budget(environ: dict[str, str]) -> None:
+    program = "echo {budget_mib}; exit $((OOMPROOF_ATTEMPT == 1))"
+    settings = ["--limit", "100MiB", "--budget", "80MiB", "--history", "none", "--restart", "on-failure"]
+    done = oomproof("run", *settings, "--", "sh", "-c", program, environ=environ)
+    assert (done.returncode, done.stdout) == (0, "80\n80\n"), done.stderr

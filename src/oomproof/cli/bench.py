@@ -10,6 +10,7 @@ from pathlib import Path
 from oomproof import config
 from oomproof.cli import launching, output
 from oomproof.cli.planning import plan_here
+from oomproof.cli.settings import LAUNCHING
 from oomproof.errors import ConfigError
 from oomproof.launch.attempts import Attempt, RunResult
 from oomproof.launch.events import open_events
@@ -17,7 +18,7 @@ from oomproof.launch.signals import Signals
 from oomproof.units import format_size
 
 SCHEMA_VERSION = 1
-SETTINGS = (*launching.SETTINGS, *config.probe_settings(probe=False))
+SETTINGS = (*LAUNCHING, *config.probe_settings(probe=False))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,13 +10,14 @@ from pathlib import Path
 from oomproof import config
 from oomproof.cli import launching, output
 from oomproof.cli.planning import plan_here
+from oomproof.cli.settings import LAUNCHING
 from oomproof.config import Setting
 from oomproof.launch.events import open_events
 from oomproof.launch.signals import Signals
 
 DEFAULT_CONFIG = Path("/etc/oomproof.toml")
 SETTINGS = (
-    *launching.SETTINGS,
+    *LAUNCHING,
     *config.probe_settings(probe=True, quick=None),
     Setting(
         "bench", config.parse_command, None, "run this first; the budget it needs is the program's", "COMMAND"

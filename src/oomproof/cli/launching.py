@@ -1,13 +1,12 @@
-"""What run, bench and entrypoint share: their settings, and a program started with a planned budget.
+"""What run, bench and entrypoint share: a program started with a planned budget.
 
-Not covered: the attempts themselves, see `oomproof.launch`.
+Not covered: their settings, see `settings`; the attempts themselves, see `oomproof.launch`.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,105 +14,19 @@ from typing import Any
 from oomproof import config
 from oomproof.cli import output
 from oomproof.cli.planning import Planned
+from oomproof.cli.settings import NO_HISTORY
 from oomproof.config import Setting
 from oomproof.errors import UsageError
 from oomproof.history.model import Run, default_path
 from oomproof.history.record import Record
-from oomproof.launch.attempts import OOM_EXIT_STATUS, RunPolicy, RunResult, run_attempts
+from oomproof.launch.attempts import RunPolicy, RunResult, run_attempts
 from oomproof.launch.events import EventWriter
-from oomproof.launch.model import AttemptPolicy
+from oomproof.launch.model import AttemptPolicy, OwnWords
+from oomproof.launch.restart import RestartPolicy
 from oomproof.launch.signals import Signals
-from oomproof.plan.descent import next_budget, parse_policy
+from oomproof.plan.descent import next_budget
 from oomproof.plan.model import Plan
 from oomproof.units import format_size
-
-NO_HISTORY = "none"
-
-
-def parse_oom_score_adj(text: str) -> int:
-    """-1000 to 1000; raises ValueError."""
-    value = int(text)
-    if not -1000 <= value <= 1000:
-        raise ValueError("write a number from -1000 to 1000")
-    return value
-
-
-def parse_exit_code(text: str) -> int:
-    """0 to 255; raises ValueError."""
-    code = config.parse_count(text)
-    if code > 255:
-        raise ValueError("write a number from 0 to 255")
-    return code
-
-
-def parse_signal_map(text: str) -> dict[int, int]:
-    """``TERM:INT,HUP:USR1`` -> numbers; raises ValueError."""
-    pairs = {}
-    for pair in text.split(","):
-        received, colon, sent = pair.partition(":")
-        if not colon:
-            raise ValueError("write pairs such as TERM:INT, with commas between them")
-        pairs[_signal_number(received)] = _signal_number(sent)
-    return pairs
-
-
-def _signal_number(text: str) -> int:
-    name = text.strip().upper()
-    try:
-        number = (
-            signal.Signals(int(name)) if name.isdigit() else signal.Signals["SIG" + name.removeprefix("SIG")]
-        )
-    except (KeyError, ValueError):
-        raise ValueError(f"{text.strip()!r} is no signal") from None
-    if number in (signal.SIGKILL, signal.SIGSTOP):
-        raise ValueError(f"{number.name} cannot be caught or is final: map another one")
-    return number
-
-
-SETTINGS: tuple[Setting, ...] = (
-    *config.PLANNING,
-    Setting(
-        "on_oom",
-        parse_policy,
-        parse_policy("shrink:10%"),
-        "after an OOM kill: shrink:P%% of the budget, or margin:P%% more margin (default: shrink:10%%)",
-        "POLICY",
-    ),
-    Setting("retries", config.parse_count, 3, "smaller starts after the first one (default: 3)", "N"),
-    Setting("events", str, None, "write one JSON object a line to FILE or fd:N", "TARGET"),
-    Setting("history", str, None, f"keep the history in FILE; {NO_HISTORY}: remember nothing", "FILE"),
-    Setting("leaf", config.parse_switch, True, "a cgroup for each attempt where possible (on by default)"),
-    Setting("grace", config.parse_seconds, 10.0, "from SIGTERM to SIGKILL (default: 10)", "SECONDS"),
-    Setting("timeout", config.parse_seconds, None, "end an attempt after this long", "SECONDS"),
-    Setting(
-        "stop_on_kill",
-        config.parse_switch,
-        True,
-        "end an attempt when one of its processes was OOM-killed and the main one runs on (on by default)",
-    ),
-    Setting(
-        "ok_with_kills",
-        config.parse_switch,
-        False,
-        "exit 0 is a success even if processes of the attempt were OOM-killed",
-    ),
-    Setting(
-        "oom_exit_code",
-        parse_exit_code,
-        OOM_EXIT_STATUS,
-        f"exit code when the last attempt ran out of memory (default: {OOM_EXIT_STATUS})",
-        "CODE",
-    ),
-    Setting(
-        "oom_score_adj",
-        parse_oom_score_adj,
-        AttemptPolicy().oom_score_adj,
-        f"of the program (default: {AttemptPolicy().oom_score_adj}, or oomproof's own if higher)",
-        "N",
-    ),
-    Setting("signal_map", parse_signal_map, {}, "pass signals on as others: TERM:INT,...", "FROM:TO"),
-)
-"""Settings of every launching verb, beside whether to probe."""
 
 
 def add_command(parser: argparse.ArgumentParser, help: str = "the program and its arguments") -> None:
@@ -186,18 +99,22 @@ def launch(
 
 
 def _policy(settings: dict[str, Any]) -> RunPolicy:
+    codes, patterns = settings["oom_codes"], settings["oom_pattern"]
     return RunPolicy(
         retries=settings["retries"],
         limit_bytes=settings["limit"],
         use_leaf=settings["leaf"],
         ok_with_kills=settings["ok_with_kills"],
         oom_exit_status=settings["oom_exit_code"],
+        on_oom_exec=settings["on_oom_exec"],
+        restart=RestartPolicy(settings["restart"]),
         attempt=AttemptPolicy(
             grace_s=settings["grace"],
             timeout_s=settings["timeout"],
             stop_on_kill_inside=settings["stop_on_kill"],
             oom_score_adj=settings["oom_score_adj"],
             signal_map=settings["signal_map"],
+            own_words=OwnWords(codes, patterns) if codes or patterns else None,
         ),
     )
 

@@ -8,10 +8,11 @@ import os
 from oomproof import config
 from oomproof.cli import launching, output
 from oomproof.cli.planning import plan_here
+from oomproof.cli.settings import LAUNCHING
 from oomproof.launch.events import open_events
 from oomproof.launch.signals import Signals
 
-SETTINGS = (*launching.SETTINGS, *config.probe_settings(probe=False))
+SETTINGS = (*LAUNCHING, *config.probe_settings(probe=False))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

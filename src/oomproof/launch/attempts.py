@@ -234,7 +234,9 @@ class _Run:
             return make_leaf("run")
         except LeafUnavailable as error:
             if self.policy.limit_bytes is not None:
-                raise
+                raise LeafUnavailable(
+                    f"--limit needs a cgroup to put it on: {error}, or leave --limit out"
+                ) from error
             self._without_leaf(str(error))
             return None
 

@@ -34,7 +34,7 @@ def make_leaf(purpose: str, cgroup: MemoryCgroup | None = None) -> Leaf:
     except OSError as error:
         raise LeafUnavailable(
             f"no cgroup can be made below {own.directory} ({error.strerror}): mount cgroupfs writable"
-            " and run as its owner, or go without a leaf"
+            " and run as its owner"
         ) from error
 
 

@@ -26,6 +26,9 @@ REFUSED = {
     "retries": (["run", "--retries", "-1", "--", "true"], "--retries: '-1' cannot be used"),
     "signal map": (["run", "--signal-map", "TERM:NOPE", "--", "true"], "'NOPE' is no signal"),
     "exit code": (["run", "--oom-exit-code", "256", "--", "true"], "0 to 255"),
+    "restart": (["run", "--restart", "sometimes", "--", "true"], "never, on-failure, always"),
+    "pattern": (["run", "--oom-pattern", "(", "--", "true"], "--oom-pattern: '(' cannot be used"),
+    "oom codes": (["run", "--oom-codes", "3,x", "--", "true"], "--oom-codes: '3,x' cannot be used"),
     "oom score": (["run", "--oom-score-adj", "2000", "--", "true"], "-1000 to 1000"),
     "events descriptor": (["run", "--events", "fd:99", "--", "true"], "not open for writing"),
     "events file": (["run", "--events", "/nowhere/events", "--", "true"], "No such file or directory"),
@@ -33,6 +36,13 @@ REFUSED = {
     "probe result": (["plan", "--probe-result", "/etc/hostname"], "is no result of a probe"),
     "empty benchmark": (["entrypoint", "--bench", "", "--", "true"], "write a command"),
 }
+
+
+@pytest.fixture(autouse=True)
+def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("OOMPROOF_"):
+            monkeypatch.delenv(name)
 
 
 @pytest.mark.parametrize(("arguments", "words"), REFUSED.values(), ids=REFUSED)

@@ -1,0 +1,146 @@
+"""The settings of run, bench and entrypoint, and how each is read. See `oomproof.config`."""
+
+from __future__ import annotations
+
+import signal
+
+from oomproof import config
+from oomproof.config import Setting
+from oomproof.launch.attempts import OOM_EXIT_STATUS
+from oomproof.launch.model import AttemptPolicy
+from oomproof.launch.restart import RestartMode
+from oomproof.plan.descent import parse_policy
+
+NO_HISTORY = "none"
+
+
+def parse_oom_score_adj(text: str) -> int:
+    """-1000 to 1000; raises ValueError."""
+    value = int(text)
+    if not -1000 <= value <= 1000:
+        raise ValueError("write a number from -1000 to 1000")
+    return value
+
+
+def parse_exit_code(text: str) -> int:
+    """0 to 255; raises ValueError."""
+    code = config.parse_count(text)
+    if code > 255:
+        raise ValueError("write a number from 0 to 255")
+    return code
+
+
+def parse_exit_codes(text: str) -> frozenset[int]:
+    """Exit codes with commas between them; raises ValueError."""
+    return frozenset(parse_exit_code(word.strip()) for word in text.split(","))
+
+
+def parse_restart(text: str) -> RestartMode:
+    """``never``, ``on-failure`` or ``always``; raises ValueError."""
+    try:
+        return RestartMode(text)
+    except ValueError:
+        raise ValueError(f"write {', '.join(mode.value for mode in RestartMode)}") from None
+
+
+def parse_pattern(text: str) -> tuple[str, ...]:
+    """A regular expression; raises ValueError."""
+    import re
+
+    try:
+        re.compile(text.encode())
+    except re.error as error:
+        raise ValueError(f"it is no regular expression, {error}") from error
+    return (text,)
+
+
+def parse_signal_map(text: str) -> dict[int, int]:
+    """``TERM:INT,HUP:USR1`` -> numbers; raises ValueError."""
+    pairs = {}
+    for pair in text.split(","):
+        received, colon, sent = pair.partition(":")
+        if not colon:
+            raise ValueError("write pairs such as TERM:INT, with commas between them")
+        pairs[_signal_number(received)] = _signal_number(sent)
+    return pairs
+
+
+def _signal_number(text: str) -> int:
+    name = text.strip().upper()
+    try:
+        number = (
+            signal.Signals(int(name)) if name.isdigit() else signal.Signals["SIG" + name.removeprefix("SIG")]
+        )
+    except (KeyError, ValueError):
+        raise ValueError(f"{text.strip()!r} is no signal") from None
+    if number in (signal.SIGKILL, signal.SIGSTOP):
+        raise ValueError(f"{number.name} cannot be caught or is final: map another one")
+    return number
+
+
+LAUNCHING: tuple[Setting, ...] = (
+    *config.PLANNING,
+    Setting(
+        "on_oom",
+        parse_policy,
+        parse_policy("shrink:10%"),
+        "after an OOM kill: shrink:P%% of the budget, or margin:P%% more margin (default: shrink:10%%)",
+        "POLICY",
+    ),
+    Setting("retries", config.parse_count, 3, "smaller starts after the first one (default: 3)", "N"),
+    Setting("events", str, None, "write one JSON object a line to FILE or fd:N", "TARGET"),
+    Setting("history", str, None, f"keep the history in FILE; {NO_HISTORY}: remember nothing", "FILE"),
+    Setting("leaf", config.parse_switch, True, "a cgroup for each attempt where possible (on by default)"),
+    Setting("grace", config.parse_seconds, 10.0, "from SIGTERM to SIGKILL (default: 10)", "SECONDS"),
+    Setting("timeout", config.parse_seconds, None, "end an attempt after this long", "SECONDS"),
+    Setting(
+        "stop_on_kill",
+        config.parse_switch,
+        True,
+        "end an attempt when one of its processes was OOM-killed and the main one runs on (on by default)",
+    ),
+    Setting(
+        "ok_with_kills",
+        config.parse_switch,
+        False,
+        "exit 0 is a success even if processes of the attempt were OOM-killed",
+    ),
+    Setting(
+        "oom_exit_code",
+        parse_exit_code,
+        OOM_EXIT_STATUS,
+        f"exit code when the last attempt ran out of memory (default: {OOM_EXIT_STATUS})",
+        "CODE",
+    ),
+    Setting(
+        "oom_score_adj",
+        parse_oom_score_adj,
+        AttemptPolicy().oom_score_adj,
+        f"of the program (default: {AttemptPolicy().oom_score_adj}, or oomproof's own if higher)",
+        "N",
+    ),
+    Setting("signal_map", parse_signal_map, {}, "pass signals on as others: TERM:INT,...", "FROM:TO"),
+    Setting(
+        "restart",
+        parse_restart,
+        RestartMode.NEVER,
+        "after ends for other reasons than memory: never (default), on-failure or always",
+        "WHEN",
+    ),
+    Setting("on_oom_exec", config.parse_command, (), "run this after each lack of memory", "COMMAND"),
+    Setting(
+        "oom_codes",
+        parse_exit_codes,
+        frozenset(),
+        "exit codes with which the program says itself that memory ran out, for example 3,134",
+        "CODES",
+    ),
+    Setting(
+        "oom_pattern",
+        parse_pattern,
+        (),
+        "regular expression on its stderr that says so, for example 'CUDA out of memory|bad_alloc'",
+        "REGEX",
+    ),
+)
+"""Settings of every launching verb, beside whether to probe."""
