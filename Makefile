@@ -28,7 +28,7 @@ ifneq ($(UV),)
   INSTALL = "$(UV)" pip install --quiet --python "$(BIN)/python" --compile-bytecode
 else
   MAKE_VENV = "$(PYTHON)" -m venv "$(VENV)"
-  INSTALL = "$(BIN)/python" -m pip --quiet install
+  INSTALL = "$(BIN)/python" -m pip -qq install
 endif
 INSTALL_PROJECT = $(INSTALL) --no-deps --no-build-isolation --editable .
 

@@ -1,9 +1,11 @@
 """pytest plugin: runs the kernel tests in guests too, each of them a test line of its own.
 
 For every test marked ``kernel`` and every guest in `GUESTS`, an item ``test_name@guest`` is
-added. One boot per guest runs all of its tests with this very environment; a test that is
-missing in the guest's report has failed. One guest at a time runs beside the tests of the host;
-their results are looked up last, and what is left then has all processors.
+added; guests that are there for the kernel's sake get the tests that face the kernel, unless
+``OOMPROOF_GUEST_TESTS=all`` asks for the rest too. One boot per guest runs all of its tests with
+this very environment; a test that is missing in the guest's report has failed. One guest at a
+time runs beside the tests of the host; their results are looked up last, and what is left then
+has all processors.
 
 The same plugin writes the report when it finds itself in a guest.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 import tempfile
@@ -23,15 +26,21 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 import pytest
+from _pytest._code.code import ReprFileLocation, TerminalRepr
+from _pytest._io import TerminalWriter
 
 from rigs.guest import Guest, GuestError, RunningGuest
 from rigs.pytest_worlds import need, set_world, skip_reason
 
-GUESTS = (
-    Guest("6.12", "v2"),
-    Guest("6.1", "v1"),
-    Guest("6.1", "v2"),
-)
+_EVERYTHING = re.compile("")
+_WHAT_FACES_THE_KERNEL = re.compile(r"/test_(leaf|limits|verbs)\.py::")
+
+GUESTS = {
+    Guest("6.12", "v2"): _EVERYTHING,
+    Guest("6.1", "v1"): _WHAT_FACES_THE_KERNEL,
+    Guest("6.1", "v2"): _WHAT_FACES_THE_KERNEL,
+}
+"""The guests, and which tests they run when not asked for all."""
 
 _REPORT_VARIABLE = "OOMPROOF_TEST_REPORT"
 _TIMEOUT_S = 1800
@@ -42,6 +51,21 @@ _TEST_TIMEOUT_S = 300
 class GuestTestFailed(Exception):
     """Raised on the host for a test that failed in a guest, or did not come to its end there."""
 
+    def __init__(self, detail: str, cause: str) -> None:
+        super().__init__(cause)
+        self.detail = detail
+
+
+@dataclass(eq=False)
+class _GuestFailure(TerminalRepr):
+    """How the failure in a guest looks here: as it looked there, and its cause in the short summary."""
+
+    detail: str
+    reprcrash: ReprFileLocation
+
+    def toterminal(self, tw: TerminalWriter) -> None:
+        tw.line(self.detail)
+
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
@@ -49,6 +73,7 @@ class _Outcome:
 
     kind: str
     detail: str
+    cause: str = ""
     seconds: float = 0.0
 
 
@@ -96,7 +121,7 @@ class GuestSession:
     def outcome(self, test: str) -> _Outcome:
         """Waits for the end of the guest; then how `test` ended in it."""
         self._done.wait()
-        missing = _Outcome("failed", f"the guest reported no end of this test: {self._ending}")
+        missing = _Outcome("failed", self._ending, cause="the guest reported no end of this test")
         return self._outcomes.get(test, missing)
 
     def stop(self) -> None:
@@ -127,16 +152,21 @@ class GuestItem(pytest.Item):
         self.seconds_in_guest = outcome.seconds
         match outcome.kind:
             case "failed":
-                raise GuestTestFailed(outcome.detail)
+                raise GuestTestFailed(outcome.detail, outcome.cause)
             case "skipped":
                 pytest.skip(outcome.detail)
             case "xfailed":
                 pytest.xfail(outcome.detail)
 
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None) -> str:  # noqa: ARG002
+    def repr_failure(
+        self,
+        excinfo: pytest.ExceptionInfo[BaseException],
+        style: object = None,  # noqa: ARG002 - pytest's signature
+    ) -> str | TerminalRepr:
         if isinstance(excinfo.value, GuestTestFailed):
-            return str(excinfo.value)
-        return str(super().repr_failure(excinfo))
+            crash = ReprFileLocation(str(self.path), 0, str(excinfo.value))
+            return _GuestFailure(excinfo.value.detail, crash)
+        return super().repr_failure(excinfo)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         return self.path, None, self.name
@@ -156,8 +186,11 @@ class GuestRunner:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         tests = [item for item in items if item.get_closest_marker("kernel")]
-        for guest in GUESTS:
+        everywhere = os.environ.get("OOMPROOF_GUEST_TESTS") == "all"
+        for guest, selection in GUESTS.items():
             for test in tests:
+                if not (everywhere or selection.search(test.nodeid)):
+                    continue
                 assert test.parent is not None, "a test lies in a module"
                 name = f"{test.name}@{guest}"
                 items.append(GuestItem.from_parent(test.parent, name=name, guest=guest, test=test.nodeid))
@@ -222,7 +255,7 @@ class GuestReporter:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         kind: str = report.outcome
-        detail = ""
+        detail = cause = ""
         if report.skipped and hasattr(report, "wasxfail"):
             kind, detail = "xfailed", report.wasxfail
         elif report.skipped:
@@ -230,11 +263,14 @@ class GuestReporter:
         elif report.failed:
             sections = "".join(f"\n--- {title} ---\n{text}" for title, text in report.sections)
             detail = report.longreprtext + sections
+            crash = getattr(report.longrepr, "reprcrash", None)
+            cause = crash.message if crash else report.longreprtext
         line = {
             "test": report.nodeid,
             "phase": report.when,
             "kind": kind,
             "detail": detail,
+            "cause": cause,
             "seconds": report.duration,
         }
         with self._path.open("a") as file:
@@ -255,7 +291,7 @@ def _read_report(path: Path) -> Iterator[tuple[str, _Outcome]]:
             worst.setdefault(test, phase)
         if phase["phase"] == "teardown":
             decisive = worst.get(test, phase)
-            yield test, _Outcome(decisive["kind"], decisive["detail"], seconds[test])
+            yield test, _Outcome(decisive["kind"], decisive["detail"], decisive["cause"], seconds[test])
 
 
 def pytest_configure(config: pytest.Config) -> None:
