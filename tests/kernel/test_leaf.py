@@ -16,7 +16,6 @@ import pytest
 from kernel.launching import HOG, wait_until
 from oomproof.errors import LeafUnavailable
 from oomproof.leaf import Leaf, make_leaf
-from oomproof.leaf.v1 import LeafV1
 from oomproof.leaf.v2 import SUPERVISOR_NAME
 from oomproof.limits.discovery import find_memory_cgroup
 from oomproof.units import MIB
@@ -114,6 +113,24 @@ def test_kills_in_a_nested_cgroup_are_counted(leaf: Leaf) -> None:
     assert leaf.events().oom_kill == 1
 
 
+def test_nested_cgroups_that_come_and_go_disturb_no_reading(leaf: Leaf) -> None:
+    churn = f'cd "{leaf.directory}"; while :; do mkdir a b 2>/dev/null; rmdir b a 2>/dev/null; done'
+    churner = subprocess.Popen(["sh", "-c", churn])
+    try:
+        for _ in range(300):
+            assert leaf.events().oom_kill == 0
+            assert leaf.processes() == []
+    finally:
+        churner.kill()
+        churner.wait()
+
+
+def test_sweeping_never_keeps_a_leaf_from_being_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oomproof.leaf.place._STALE_AFTER_S", 0.0)
+    monkeypatch.setattr("os.listdir", lambda _directory: ["oomproof-gone-999999999-0"])
+    make_leaf("test").remove()
+
+
 def test_a_process_that_forks_all_the_time_is_ended(leaf: Leaf) -> None:
     forker = start_in(leaf.directory, "sh", "-c", "while :; do sleep 0.001 & done 2>/dev/null")
     wait_until(lambda: len(leaf.processes()) > 5, "some forks")
@@ -164,7 +181,7 @@ def _leaf_made_inside(outer: Leaf) -> dict[str, object]:
 
 
 def test_alone_in_a_v2_cgroup_it_steps_down_and_up_again(leaf: Leaf) -> None:
-    if isinstance(leaf, LeafV1):
+    if leaf.version == 1:
         assert _leaf_made_inside(leaf) == {"during": "", "limit": LIMIT, "after": "", "left": []}
     else:
         during = f"/{SUPERVISOR_NAME}"
@@ -175,7 +192,7 @@ def test_beside_strangers_in_a_v2_cgroup_nobody_is_moved(leaf: Leaf) -> None:
     stranger = start_in(leaf.directory, "sleep", "600")
     wait_until(lambda: leaf.processes() == [stranger.pid], "the stranger to be inside")
     answer = _leaf_made_inside(leaf)
-    if isinstance(leaf, LeafV1):
+    if leaf.version == 1:
         assert "unavailable" not in answer
     else:
         assert f"pid {stranger.pid}" in str(answer["unavailable"])

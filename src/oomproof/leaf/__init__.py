@@ -5,7 +5,7 @@ The only place that writes to cgroupfs. `probe` puts its toucher into a leaf and
 Not covered: finding the limits that hold already, see `oomproof.limits`.
 """
 
-from oomproof.leaf.model import Leaf, MemoryEvents
-from oomproof.leaf.place import make_leaf
+from oomproof.leaf.model import Leaf, MemoryEvents, MemoryFiles
+from oomproof.leaf.place import known_leaf, make_leaf, own_files
 
-__all__ = ["Leaf", "MemoryEvents", "make_leaf"]
+__all__ = ["Leaf", "MemoryEvents", "MemoryFiles", "known_leaf", "make_leaf", "own_files"]

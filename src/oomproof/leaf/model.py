@@ -1,4 +1,4 @@
-"""The one interface of a leaf cgroup; `v1` and `v2` are its two implementations."""
+"""The one interface of a memory cgroup, and of a leaf; `v1` and `v2` are its two implementations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from oomproof.errors import OomproofError
 
@@ -37,24 +37,23 @@ class MemoryEvents:
     high: int | None
 
 
-class Leaf(ABC):
-    """A cgroup that oomproof made and will remove. Use as a context manager."""
+class MemoryFiles(ABC):
+    """What the kernel tells about one cgroup and those below it. Only reads."""
+
+    version: ClassVar[int]
+    """1 or 2."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     @property
-    def join_path(self) -> Path:
-        """Writing ``0`` here moves the writing process into the leaf."""
-        return self.directory / "cgroup.procs"
-
     @abstractmethod
-    def set_limit(self, limit_bytes: int) -> None:
-        """Limit memory to `limit_bytes` and allow no swap beside it."""
+    def events_path(self) -> Path:
+        """The file whose ``oom_kill`` field counts; on v1 members of this very cgroup only."""
 
     @abstractmethod
     def limit_bytes(self) -> int | None:
-        """The leaf's own limit; None when it has none."""
+        """The cgroup's own limit; None when it has none."""
 
     @abstractmethod
     def usage_bytes(self) -> int:
@@ -62,18 +61,22 @@ class Leaf(ABC):
 
     @abstractmethod
     def peak_bytes(self) -> int | None:
-        """Highest usage since the leaf was made; None where the kernel keeps none (v2 before 5.19)."""
+        """Highest usage so far; None where the kernel keeps none (v2 before 5.19)."""
+
+    @abstractmethod
+    def highest_charge_bytes(self) -> int | None:
+        """What came nearest to the limit so far, swap included where the limit counts it; None: not kept."""
 
     @abstractmethod
     def events(self) -> MemoryEvents:
-        """Counters of the leaf's subtree, read now."""
+        """Counters of the subtree, read now."""
 
     @abstractmethod
     def watch(self) -> tuple[int, int]:
         """A file descriptor, and the ``select.poll`` mask under which it becomes ready when a
         counter of `events` may have changed. The caller closes it; readiness is only a hint:
-        it may come before the counter moves (v1), and on v1 an OOM of a cgroup nested in the
-        leaf, against a limit of its own, is not reported."""
+        it may come before the counter moves (v1), and on v1 an OOM of a nested cgroup, against
+        a limit of its own, is not reported."""
 
     @abstractmethod
     def acknowledge(self, fd: int) -> None:
@@ -84,19 +87,32 @@ class Leaf(ABC):
         return read_fields(self.directory / "memory.stat")
 
     def cgroups(self) -> Iterator[Path]:
-        """Directories of the subtree, deepest first, the leaf itself last."""
+        """Directories of the subtree, deepest first, the cgroup itself last."""
         return subtree(self.directory)
 
     def processes(self) -> list[int]:
-        """Process ids in the leaf and below it; 0 stands for one outside our pid namespace."""
+        """Process ids in the cgroup and below it; 0 stands for one outside our pid namespace."""
         pids: list[int] = []
         for cgroup in self.cgroups():
             try:
                 pids += [int(word) for word in (cgroup / "cgroup.procs").read_text().split()]
             except OSError as error:
-                if not _is_gone(error):
+                if not is_gone(error):
                     raise
         return pids
+
+
+class Leaf(MemoryFiles):
+    """A cgroup that oomproof made and will remove. Use as a context manager."""
+
+    @property
+    def join_path(self) -> Path:
+        """Writing ``0`` here moves the writing process into the leaf."""
+        return self.directory / "cgroup.procs"
+
+    @abstractmethod
+    def set_limit(self, limit_bytes: int) -> None:
+        """Limit memory to `limit_bytes` and allow no swap beside it."""
 
     def kill_all(self, timeout_s: float = 10.0) -> list[int]:
         """SIGKILL everything in the leaf and below until it is empty; returns the survivors' pids."""
@@ -118,6 +134,8 @@ class Leaf(ABC):
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
                     pass  # it ended by itself between the reading and the killing
+                except PermissionError:
+                    pass  # another user's (setuid): the caller finds it among the survivors
 
     def remove(self) -> None:
         """Kill what is left, then remove the cgroup and all below it. Safe to call twice.
@@ -143,7 +161,8 @@ class Leaf(ABC):
         self.remove()
 
 
-def _is_gone(error: OSError) -> bool:
+def is_gone(error: OSError) -> bool:
+    """Whether `error` says that a cgroup was removed while it was read."""
     return error.errno in (errno.ENOENT, errno.ENODEV)
 
 
@@ -161,7 +180,7 @@ def remove_if_empty(directory: Path) -> bool:
         except OSError as error:
             if error.errno == errno.EBUSY:
                 return False
-            if not _is_gone(error):
+            if not is_gone(error):
                 raise
     return True
 

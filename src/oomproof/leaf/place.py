@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
 from pathlib import Path
 
 from oomproof.errors import LeafUnavailable
 from oomproof.leaf import v1, v2
-from oomproof.leaf.model import Leaf, remove_if_empty
+from oomproof.leaf.model import Leaf, MemoryFiles, remove_if_empty
 from oomproof.limits.discovery import find_memory_cgroup
 from oomproof.limits.model import MemoryCgroup
 
 PREFIX = "oomproof-"
 _STALE_AFTER_S = 10.0
 """An empty leaf younger than this may be one that its process has not entered yet."""
+
+
+def own_files() -> MemoryFiles | None:
+    """What the kernel tells about the cgroup that we are in; None where it cannot be seen."""
+    own = find_memory_cgroup()
+    if own is None:
+        return None
+    return v1.MemoryFilesV1(own.directory) if own.version == 1 else v2.MemoryFilesV2(own.directory)
+
+
+def known_leaf(version: int, directory: Path) -> Leaf:
+    """A leaf that another process of ours made."""
+    return v1.LeafV1(directory) if version == 1 else v2.LeafV2(directory)
 
 
 def make_leaf(purpose: str, cgroup: MemoryCgroup | None = None) -> Leaf:
@@ -39,23 +51,28 @@ def make_leaf(purpose: str, cgroup: MemoryCgroup | None = None) -> Leaf:
 
 
 def _make_directory(parent: Path, purpose: str) -> Path:
-    for number in itertools.count():
+    number = 0
+    while True:
         directory = parent / f"{PREFIX}{purpose}-{os.getpid()}-{number}"
         try:
             directory.mkdir()
         except FileExistsError:
-            continue  # ours, or that of a namesake in another pid namespace
-        return directory
-    raise AssertionError("unreachable: count() does not end")
+            number += 1  # ours, or that of a namesake in another pid namespace
+        else:
+            return directory
 
 
 def _sweep(parent: Path) -> None:
     """Remove empty leaves whose maker is gone, old enough not to be in use by another pid namespace."""
-    for entry in os.scandir(parent):
-        words = entry.name.removeprefix(PREFIX).split("-")
-        if not entry.name.startswith(PREFIX) or len(words) < 3 or not words[-2].isdigit():
+    for name in os.listdir(parent):  # noqa: PTH208 - names are all that is wanted
+        words = name.removeprefix(PREFIX).split("-")
+        if not name.startswith(PREFIX) or len(words) < 3 or not words[-2].isdigit():
             continue
-        # The time is that of the first look, or later: a leaf can seem too young, never too old.
-        is_old = time.time() - entry.stat().st_mtime > _STALE_AFTER_S
-        if is_old and not Path(f"/proc/{words[-2]}").exists():
-            remove_if_empty(Path(entry.path))
+        leaf = parent / name
+        try:
+            # The time is that of the first look, or later: a leaf can seem too young, never too old.
+            is_old = time.time() - leaf.stat().st_mtime > _STALE_AFTER_S
+            if is_old and not Path("/proc", words[-2]).exists():
+                remove_if_empty(leaf)
+        except OSError:
+            continue  # somebody else sweeps, too; what is left is tried again with the next leaf

@@ -7,42 +7,49 @@ import select
 from pathlib import Path
 
 from oomproof.errors import LeafUnavailable
-from oomproof.leaf.model import Leaf, MemoryEvents, read_fields, read_limit
+from oomproof.leaf.model import Leaf, MemoryEvents, MemoryFiles, is_gone, read_fields, read_limit
 
 
-class LeafV1(Leaf):
-    """``memory.limit_in_bytes`` and its neighbours."""
+class MemoryFilesV1(MemoryFiles):
+    """``memory.usage_in_bytes`` and its neighbours."""
 
-    def set_limit(self, limit_bytes: int) -> None:
-        """See `Leaf.set_limit`. memsw counts memory plus swap, so the same number means no swap."""
-        memory = self.directory / "memory.limit_in_bytes"
-        with_swap = self.directory / "memory.memsw.limit_in_bytes"
-        # The kernel keeps memory <= memsw at every moment: lower memory first, raise memsw first.
-        files = [memory, with_swap] if with_swap.exists() else [memory]
-        if (current := read_limit(memory)) is not None and current < limit_bytes:
-            files.reverse()
-        for file in files:
-            file.write_text(str(limit_bytes))
+    version = 1
+
+    @property
+    def events_path(self) -> Path:
+        """See `MemoryFiles.events_path`."""
+        return self.directory / "memory.oom_control"
 
     def limit_bytes(self) -> int | None:
-        """See `Leaf.limit_bytes`."""
+        """See `MemoryFiles.limit_bytes`."""
         return read_limit(self.directory / "memory.limit_in_bytes")
 
     def usage_bytes(self) -> int:
-        """See `Leaf.usage_bytes`."""
+        """See `MemoryFiles.usage_bytes`."""
         return int((self.directory / "memory.usage_in_bytes").read_text())
 
     def peak_bytes(self) -> int | None:
-        """See `Leaf.peak_bytes`."""
+        """See `MemoryFiles.peak_bytes`."""
         return int((self.directory / "memory.max_usage_in_bytes").read_text())
 
+    def highest_charge_bytes(self) -> int | None:
+        """See `MemoryFiles.highest_charge_bytes`."""
+        names = ("memory.max_usage_in_bytes", "memory.memsw.max_usage_in_bytes")
+        files = (self.directory / name for name in names)
+        return max(int(file.read_text()) for file in files if file.exists())
+
     def events(self) -> MemoryEvents:
-        """See `Leaf.events`. Kills in nested cgroups that are removed already are not seen."""
+        """See `MemoryFiles.events`. Kills in nested cgroups that are removed already are not seen."""
         kills: int | None = None
         for cgroup in self.cgroups():
+            try:
+                fields = read_fields(cgroup / "memory.oom_control")
+            except OSError as error:
+                if cgroup == self.directory or not is_gone(error):
+                    raise
+                continue
             # Absent before Linux 4.13.
-            in_cgroup = read_fields(cgroup / "memory.oom_control").get("oom_kill")
-            if in_cgroup is not None:
+            if (in_cgroup := fields.get("oom_kill")) is not None:
                 kills = (kills or 0) + in_cgroup
         return MemoryEvents(
             oom_kill=kills,
@@ -53,7 +60,7 @@ class LeafV1(Leaf):
         )
 
     def watch(self) -> tuple[int, int]:
-        """See `Leaf.watch`: an eventfd registered for the OOM notifications of the leaf."""
+        """See `MemoryFiles.watch`: an eventfd registered for the OOM notifications of the cgroup."""
         notification = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         control = os.open(self.directory / "memory.oom_control", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -66,11 +73,26 @@ class LeafV1(Leaf):
         return notification, select.POLLIN
 
     def acknowledge(self, fd: int) -> None:
-        """See `Leaf.acknowledge`."""
+        """See `MemoryFiles.acknowledge`."""
         try:
             os.eventfd_read(fd)
         except BlockingIOError:
             pass  # acknowledged before
+
+
+class LeafV1(MemoryFilesV1, Leaf):
+    """A leaf with ``memory.limit_in_bytes``."""
+
+    def set_limit(self, limit_bytes: int) -> None:
+        """See `Leaf.set_limit`. memsw counts memory plus swap, so the same number means no swap."""
+        memory = self.directory / "memory.limit_in_bytes"
+        with_swap = self.directory / "memory.memsw.limit_in_bytes"
+        # The kernel keeps memory <= memsw at every moment: lower memory first, raise memsw first.
+        files = [memory, with_swap] if with_swap.exists() else [memory]
+        if (current := read_limit(memory)) is not None and current < limit_bytes:
+            files.reverse()
+        for file in files:
+            file.write_text(str(limit_bytes))
 
 
 def prepare(parent: Path) -> Path:

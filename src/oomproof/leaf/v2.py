@@ -14,39 +14,39 @@ import select
 from pathlib import Path
 
 from oomproof.errors import LeafUnavailable
-from oomproof.leaf.model import Leaf, MemoryEvents, read_fields, read_limit
+from oomproof.leaf.model import Leaf, MemoryEvents, MemoryFiles, read_fields, read_limit
 
 SUPERVISOR_NAME = "oomproof-supervisor"
 """Name of the cgroup that oomproof steps down into."""
 
 
-class LeafV2(Leaf):
-    """``memory.max`` and its neighbours."""
+class MemoryFilesV2(MemoryFiles):
+    """``memory.current`` and its neighbours."""
 
-    def set_limit(self, limit_bytes: int) -> None:
-        """See `Leaf.set_limit`."""
-        (self.directory / "memory.max").write_text(str(limit_bytes))
-        swap = self.directory / "memory.swap.max"
-        if swap.exists():
-            swap.write_text("0")
+    version = 2
+
+    @property
+    def events_path(self) -> Path:
+        """See `MemoryFiles.events_path`."""
+        return self.directory / "memory.events"
 
     def limit_bytes(self) -> int | None:
-        """See `Leaf.limit_bytes`."""
+        """See `MemoryFiles.limit_bytes`."""
         return read_limit(self.directory / "memory.max")
 
     def usage_bytes(self) -> int:
-        """See `Leaf.usage_bytes`."""
+        """See `MemoryFiles.usage_bytes`."""
         return int((self.directory / "memory.current").read_text())
 
     def peak_bytes(self) -> int | None:
-        """See `Leaf.peak_bytes`."""
+        """See `MemoryFiles.peak_bytes`."""
         try:
             return int((self.directory / "memory.peak").read_text())
         except FileNotFoundError:
             return None
 
     def events(self) -> MemoryEvents:
-        """See `Leaf.events`."""
+        """See `MemoryFiles.events`."""
         fields = read_fields(self.directory / "memory.events")
         return MemoryEvents(
             oom_kill=fields.get("oom_kill"),
@@ -57,18 +57,33 @@ class LeafV2(Leaf):
         )
 
     def watch(self) -> tuple[int, int]:
-        """See `Leaf.watch`: the events file itself, which the kernel marks as urgent on change."""
+        """See `MemoryFiles.watch`: the events file itself, which the kernel marks as urgent on change."""
         fd = os.open(self.directory / "memory.events", os.O_RDONLY | os.O_CLOEXEC)
         self.acknowledge(fd)
         return fd, select.POLLPRI
 
     def acknowledge(self, fd: int) -> None:
-        """See `Leaf.acknowledge`: reading from the start is what rearms the notification."""
+        """See `MemoryFiles.acknowledge`: reading from the start is what rearms the notification."""
         try:
             os.pread(fd, 4096, 0)
         except OSError as error:
             if error.errno != errno.ENODEV:
                 raise  # ENODEV: the leaf was removed, nothing will come any more
+
+    def highest_charge_bytes(self) -> int | None:
+        """See `MemoryFiles.highest_charge_bytes`: v2 limits memory without swap."""
+        return self.peak_bytes()
+
+
+class LeafV2(MemoryFilesV2, Leaf):
+    """A leaf with ``memory.max``."""
+
+    def set_limit(self, limit_bytes: int) -> None:
+        """See `Leaf.set_limit`."""
+        (self.directory / "memory.max").write_text(str(limit_bytes))
+        swap = self.directory / "memory.swap.max"
+        if swap.exists():
+            swap.write_text("0")
 
     def _kill(self, pids: list[int]) -> None:
         """All at once where the kernel can (5.14 and newer), so that nothing can fork ahead of us."""
@@ -157,7 +172,7 @@ def _is_ours(pid: int) -> bool:
         try:
             # The command in parentheses may hold anything: fields are counted from the last ")".
             pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):
             return True  # it ended: nothing to move
     return pid == os.getpid()
 

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from oomproof.errors import ProbeError
 from oomproof.leaf import Leaf
-from oomproof.leaf.v1 import LeafV1
 from oomproof.probe.model import Shape
 from oomproof.probe.readings import NO_ACCOUNTS, Accounts
 
@@ -98,9 +97,8 @@ class Toucher:
 
     def inherit(self, leaf: Leaf) -> None:
         """Have the guard remove `leaf` should this process die before `finish`."""
-        version = 1 if isinstance(leaf, LeafV1) else 2
         try:
-            os.write(self._lifeline, f"{version} {leaf.directory}".encode())
+            os.write(self._lifeline, f"{leaf.version} {leaf.directory}".encode())
         except BrokenPipeError:
             pass  # the guard is dead, and so is the toucher: `join` will tell
 

@@ -90,9 +90,9 @@ def _remove_leaf(version: str, leaf: str, package: str) -> None:
     sys.path.insert(0, package)
     from pathlib import Path
 
-    from oomproof.leaf import v1, v2
+    from oomproof.leaf import known_leaf
 
-    (v1.LeafV1 if version == "1" else v2.LeafV2)(Path(leaf)).remove()
+    known_leaf(int(version), Path(leaf)).remove()
 
 
 def _serve(guard: int, shape: str, threads: int) -> int:
