@@ -7,7 +7,7 @@ UV ?= $(shell command -v uv 2>/dev/null)
 ARGS ?=
 
 # The caller's shell must not leak into the environment; proxies, certificates and index settings must.
-unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE VIRTUAL_ENV CONDA_PREFIX
+unexport PYTHONUNBUFFERED PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE VIRTUAL_ENV CONDA_PREFIX
 # Byte code that the host has compiled saves every guest the work, at a twentieth of the speed.
 unexport PYTHONDONTWRITEBYTECODE
 unexport PIP_TARGET PIP_PREFIX PIP_ROOT PIP_USER PIP_REQUIRE_VIRTUALENV PIP_REQUIREMENT PIP_EDITABLE PIP_PYTHON

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oomproof.errors import ConfigError, UsageError
+from oomproof.errors import ConfigError, InvalidSize, UsageError
 from oomproof.units import parse_size
 
 if TYPE_CHECKING:
@@ -21,13 +21,12 @@ if TYPE_CHECKING:
 ENVIRONMENT_PREFIX = "OOMPROOF_"
 CONFIG_VARIABLE = "OOMPROOF_CONFIG"
 NOT_SETTINGS = frozenset(
-    {
-        CONFIG_VARIABLE,
-        "OOMPROOF_STATE_DIR",
-        "OOMPROOF_BUDGET_BYTES",
-        "OOMPROOF_ATTEMPT",
-        "OOMPROOF_MARK",
-    }
+    ENVIRONMENT_PREFIX + name
+    for name in (
+        *("CONFIG", "STATE_DIR", "BUDGET_BYTES", "ATTEMPT", "MARK"),
+        # Told to the hook of --on-oom-exec, which may call oomproof itself.
+        *("VERDICT", "CONFIDENCE", "OOM_KILLS", "EVIDENCE", "PEAK_BYTES", "NEXT_BUDGET_BYTES"),
+    )
 )
 """Variables of ours that are not in the table: what the program is told, and where state lives."""
 
@@ -68,7 +67,7 @@ def parse_switch(text: str) -> bool:
     word = text.strip().lower()
     if word in ("1", "true", "yes", "on"):
         return True
-    if word in ("0", "false", "no", "off", ""):
+    if word in ("0", "false", "no", "off"):
         return False
     raise ValueError("write true or false")
 
@@ -101,11 +100,19 @@ def parse_command(text: str) -> tuple[str, ...]:
     return words
 
 
-LIMIT = Setting("limit", parse_size, None, "put this limit on the program's own leaf cgroup", "SIZE")
+def parse_positive_size(text: str) -> int:
+    """As `parse_size`; nothing at all is no size. Raises InvalidSize."""
+    size = parse_size(text)
+    if size == 0:
+        raise InvalidSize(f"{text!r} leaves nothing: give a size above 0")
+    return size
+
+
+LIMIT = Setting("limit", parse_positive_size, None, "put this limit on the program's own leaf cgroup", "SIZE")
 BUDGET = Setting(
-    "budget", parse_size, None, "start with exactly this budget instead of a planned one", "SIZE"
+    "budget", parse_positive_size, None, "start with exactly this budget instead of a planned one", "SIZE"
 )
-CAP = Setting("cap", parse_size, None, "never plan more than this", "SIZE")
+CAP = Setting("cap", parse_positive_size, None, "never plan more than this", "SIZE")
 FLOOR = Setting("floor", parse_size, None, "the program needs at least this", "SIZE")
 MARGIN_FLOOR = Setting(
     "margin_floor", parse_size, None, "smallest margin (default: 3 %%, at least 32MiB)", "SIZE"
@@ -157,7 +164,7 @@ def resolve(
         flag, variable = flags.get(setting.name), environ.get(setting.variable)
         if flag is not None:
             values[setting.name] = _parse(setting, flag, setting.flag)
-        elif variable is not None:
+        elif variable:  # an empty one says nothing, as usual where compose files fill them in
             values[setting.name] = _parse(setting, variable, setting.variable)
         elif setting.key in from_file:
             values[setting.name] = _parse(setting, from_file[setting.key], f"{file}: {setting.key}")

@@ -35,10 +35,9 @@ def run(scenario: dict[str, Any]) -> int:
         **{"retries": len(budgets) - 1, **scenario["policy"]}, attempt=AttemptPolicy(**attempt)
     )
     with open_events(scenario["events"], say) as events:
-        record = Record(Path(scenario["history"]) if scenario["history"] else None, say)
-        record.run_started(
-            Run("run", tuple(scenario["command"]), policy.limit_bytes, budgets[0]), required=True
-        )
+        history = Path(scenario["history"]) if scenario["history"] else None
+        record = Record(history, say, required=True)
+        record.run_started(Run("run", tuple(scenario["command"]), policy.limit_bytes, budgets[0]))
         return run_attempts(
             scenario["command"],
             budgets[0],

@@ -68,10 +68,10 @@ def test_plan_is_made_of_the_limit_and_the_probe_and_adds_up(
 
 
 def test_plan_lives_up_to_its_word(environ: dict[str, str]) -> None:
-    budget = document(oomproof("plan", "--json", "--limit", str(LIMIT), environ=environ))["budget_bytes"]
-    done = oomproof("run", "--limit", str(LIMIT), "--", *HOG, "{budget}", environ=environ)
+    planned = document(oomproof("plan", "--json", "--limit", str(LIMIT), environ=environ))["budget_bytes"]
+    settings = ["--limit", str(LIMIT), "--budget", str(planned), "--retries", "0"]
+    done = oomproof("run", *settings, "--", *HOG, "{budget}", environ=environ)
     assert done.returncode == 0, done.stderr
-    assert f"budget {budget // MIB}.00 MiB" in done.stderr or "exited" in done.stderr
 
 
 def test_bench_reports_the_budget_that_worked(environ: dict[str, str], tmp_path: Path) -> None:

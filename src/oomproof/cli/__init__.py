@@ -1,21 +1,25 @@
 """The command line: one module per verb, imported only when that verb is called.
 
-A verb module has ``add_arguments(parser)`` and ``run(args) -> int`` (the exit code).
+A verb module has ``add_arguments(parser)`` and ``run(args) -> int`` (the exit code). Verbs that
+start a program find the caught signals in ``args.signals``: they are caught before anything
+else is imported, since the kernel drops signals that PID 1 does not catch.
 Exit codes common to all verbs are those of `oomproof.errors`.
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib
+import contextlib
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
 
-from oomproof import __version__
-from oomproof.cli import output
-from oomproof.errors import OomproofError
+from oomproof.errors import OomproofError, UsageError
+from oomproof.launch.signals import Signals
+
+if TYPE_CHECKING:
+    import argparse
 
 VERBS = {
     "check": "what the kernel allows here, and what binds",
@@ -28,11 +32,24 @@ VERBS = {
 }
 
 
+LAUNCHING_VERBS = frozenset({"run", "bench", "entrypoint"})
+
+
 def build_parser(verb: str | None) -> argparse.ArgumentParser:
-    """The parser, with the arguments of `verb` alone filled in: the others stay unimported."""
-    parser = argparse.ArgumentParser(
-        prog="oomproof", description="Programs that live in the memory they really have."
-    )
+    """The parser, with the arguments of `verb` alone filled in: the others stay unimported.
+
+    It raises UsageError, in one line, where argparse would print two and exit.
+    """
+    import argparse
+    import importlib
+
+    from oomproof import __version__
+
+    class Parser(argparse.ArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            raise UsageError(f"{message}: see {self.prog} --help")
+
+    parser = Parser(prog="oomproof", description="Programs that live in the memory they really have.")
     parser.add_argument("--version", action="version", version=f"oomproof {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for name, summary in VERBS.items():
@@ -50,11 +67,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the ``oomproof`` command; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     verb = next((word for word in arguments if not word.startswith("-")), None)
-    args = build_parser(verb).parse_args(arguments)
+    with contextlib.ExitStack() as stack:
+        signals = stack.enter_context(Signals()) if verb in LAUNCHING_VERBS else None
+        return _run(verb, arguments, signals)
+
+
+def _run(verb: str | None, arguments: Sequence[str], signals: Signals | None) -> int:
     try:
-        return int(args.run(args))
+        args = build_parser(verb).parse_args(arguments)
+        args.signals = signals
+        code = int(args.run(args))
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except OomproofError as error:
-        output.error(str(error))
+        _complain(str(error))
         return error.exit_code
     except BrokenPipeError:
         # The reader of our output went away (`oomproof check | head -1`): die as others do.
@@ -62,3 +88,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+    except OSError as error:
+        # The kernel refused us something that every program may expect: descriptors, a disk with room.
+        where = f"{error.filename}: " if error.filename else ""
+        _complain(f"{where}{error.strerror or error}: give oomproof what it lacks, or report it as a fault")
+        return OomproofError.exit_code
+    return code
+
+
+def _complain(message: str) -> None:
+    from oomproof.cli import output
+
+    output.error(message)

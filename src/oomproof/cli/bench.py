@@ -14,11 +14,11 @@ from oomproof.cli.settings import LAUNCHING
 from oomproof.errors import ConfigError
 from oomproof.launch.attempts import Attempt, RunResult
 from oomproof.launch.events import open_events
-from oomproof.launch.signals import Signals
+from oomproof.launch.restart import RestartMode
 from oomproof.units import format_size
 
 SCHEMA_VERSION = 1
-SETTINGS = (*LAUNCHING, *config.probe_settings(probe=False))
+SETTINGS = (*(row for row in LAUNCHING if row.name != "restart"), *config.probe_settings(probe=False))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,13 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the benchmark as `run` runs a program; returns its exit status."""
-    settings = config.resolve(SETTINGS, vars(args), os.environ)
+    settings = launching.resolve(SETTINGS, vars(args)) | {"restart": RestartMode.NEVER}
     command = launching.need_command(launching.command_of(args), "bench")
-    launching.warn_of_unknown_variables(SETTINGS)
-    with open_events(settings["events"], output.warning) as events, Signals() as signals:
-        planned = plan_here(settings, signals.stop_requested)
+    if args.report is not None:
+        _check_writable(args.report)
+    with open_events(settings["events"], output.warning) as events:
+        planned = plan_here(settings, args.signals.stop_requested)
         launching.announce(planned.plan, events, command)
-        result = launching.launch("bench", command, settings, planned, events=events, signals=signals)
+        result = launching.launch("bench", command, settings, planned, events=events, signals=args.signals)
     for line in report_lines(result):
         output.say(line)
     if args.report is not None:
@@ -91,11 +92,27 @@ def _over_budget(attempt: Attempt) -> int | None:
     return None if peak is None else peak - attempt.budget_bytes
 
 
+def _check_writable(path: Path) -> None:
+    """Raises ConfigError before the benchmark runs rather than after it."""
+    if path.is_dir():
+        raise ConfigError(f"--report {path} is a directory: give a file")
+    target = path if path.exists() else path.parent
+    if not os.access(target, os.W_OK):
+        reason = "cannot be written to" if target.exists() else "does not exist"
+        raise ConfigError(f"--report {path}: {target} {reason}: give a file that can be written to")
+
+
 def _write(path: Path, result: RunResult) -> None:
-    """Whole or not at all: a reader never sees half a report."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    """Whole or not at all: a reader never sees half a report. Devices and pipes are written to directly."""
+    text = json.dumps(as_json(result), indent=2) + "\n"
+    is_file = not path.exists() or path.is_file()
+    target = path.resolve() if is_file else path
+    partial = target.with_name(f".{target.name}.{os.getpid()}") if is_file else target
     try:
-        partial.write_text(json.dumps(as_json(result), indent=2) + "\n", encoding="utf-8")
-        partial.replace(path)
+        partial.write_text(text, encoding="utf-8")
+        if is_file:
+            partial.replace(target)
     except OSError as error:
+        if is_file:
+            partial.unlink(missing_ok=True)
         raise ConfigError(f"--report {path}: {error.strerror}: give a file that can be written to") from error

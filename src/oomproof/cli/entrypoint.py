@@ -10,25 +10,17 @@ from pathlib import Path
 from oomproof import config
 from oomproof.cli import launching, output
 from oomproof.cli.planning import plan_here
-from oomproof.cli.settings import LAUNCHING
-from oomproof.config import Setting
+from oomproof.cli.settings import BENCH, COMMAND, LAUNCHING
 from oomproof.launch.events import open_events
-from oomproof.launch.signals import Signals
+from oomproof.launch.restart import RestartMode
 
 DEFAULT_CONFIG = Path("/etc/oomproof.toml")
-SETTINGS = (
-    *LAUNCHING,
-    *config.probe_settings(probe=True, quick=None),
-    Setting(
-        "bench", config.parse_command, None, "run this first; the budget it needs is the program's", "COMMAND"
-    ),
-    Setting("command", config.parse_command, None, "the program, where none follows --", "COMMAND"),
-)
+SETTINGS = (*LAUNCHING, *config.probe_settings(probe=True, quick=None), BENCH, COMMAND)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The verb's own arguments."""
-    config.add_flags(parser, [setting for setting in SETTINGS if setting.name != "command"])
+    config.add_flags(parser, [setting for setting in SETTINGS if setting is not COMMAND])
     launching.add_command(parser)
 
 
@@ -37,15 +29,15 @@ def run(args: argparse.Namespace) -> int:
     flags = vars(args) | {"command": launching.command_of(args) or None}
     if flags["config"] is None and config.CONFIG_VARIABLE not in os.environ and DEFAULT_CONFIG.exists():
         flags["config"] = str(DEFAULT_CONFIG)
-    settings = config.resolve(SETTINGS, flags, os.environ)
+    settings = launching.resolve(SETTINGS, flags)
     command = launching.need_command(settings["command"] or (), "entrypoint")
-    launching.warn_of_unknown_variables(SETTINGS)
-    with open_events(settings["events"], output.warning) as events, Signals() as signals:
-        planned = plan_here(settings, signals.stop_requested)
+    with open_events(settings["events"], output.warning) as events:
+        planned = plan_here(settings, args.signals.stop_requested)
         if settings["bench"] is not None:
             launching.announce(planned.plan, events, settings["bench"])
+            once = settings | {"restart": RestartMode.NEVER}
             benched = launching.launch(
-                "bench", settings["bench"], settings, planned, events=events, signals=signals
+                "bench", settings["bench"], once, planned, events=events, signals=args.signals
             )
             if not benched.succeeded or benched.budget_bytes is None:
                 status = benched.exit_status
@@ -55,5 +47,5 @@ def run(args: argparse.Namespace) -> int:
             planned = replace(planned, plan=plan)
         launching.announce(planned.plan, events, command)
         return launching.launch(
-            "entrypoint", command, settings, planned, events=events, signals=signals
+            "entrypoint", command, settings, planned, events=events, signals=args.signals
         ).exit_status

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from oomproof import config
 from oomproof.cli import output
 from oomproof.cli.planning import Planned
-from oomproof.cli.settings import NO_HISTORY
+from oomproof.cli.settings import BENCH, COMMAND, LAUNCHING, NO_HISTORY
 from oomproof.config import Setting
 from oomproof.errors import UsageError
 from oomproof.history.model import Run, default_path
@@ -47,10 +47,21 @@ def need_command(command: Sequence[str], verb: str) -> tuple[str, ...]:
     return tuple(command)
 
 
-def warn_of_unknown_variables(settings: Sequence[Setting]) -> None:
-    """A misspelt variable would otherwise be believed to work."""
-    for name in config.unknown_variables(settings, os.environ):
+def resolve(settings: Sequence[Setting], flags: Mapping[str, object]) -> dict[str, Any]:
+    """The value of each setting, from flags, environment and file.
+
+    Warns of a misspelt variable, which would otherwise be believed to work. Raises UsageError
+    for settings that contradict each other.
+    """
+    values = config.resolve(settings, flags, os.environ)
+    known = (*LAUNCHING, *config.probe_settings(probe=True), BENCH, COMMAND)
+    for name in config.unknown_variables(known, os.environ):
         output.warning(f"{name} is no setting of oomproof and changes nothing")
+    if values["limit"] is not None and not values["leaf"]:
+        raise UsageError(
+            "--limit needs a cgroup to put it on, and --no-leaf forbids one: leave one of them out"
+        )
+    return values
 
 
 def announce(plan: Plan, events: EventWriter, command: Sequence[str]) -> None:
@@ -77,11 +88,8 @@ def launch(
 ) -> RunResult:
     """Run `command` with the planned budget, and a smaller one after each OOM kill."""
     plan = planned.plan
-    record = Record(_history_path(settings["history"]), output.warning)
-    record.run_started(
-        Run(verb, tuple(command), planned.limits.limit_bytes, plan.budget_bytes),
-        required=settings["history"] is not None,
-    )
+    record = _record(settings["history"])
+    record.run_started(Run(verb, tuple(command), planned.limits.limit_bytes, plan.budget_bytes))
 
     def smaller(_attempt: int, budget_bytes: int) -> int | None:
         return next_budget(settings["on_oom"], plan, budget_bytes, settings["floor"])
@@ -119,7 +127,9 @@ def _policy(settings: dict[str, Any]) -> RunPolicy:
     )
 
 
-def _history_path(setting: str | None) -> Path | None:
+def _record(setting: str | None) -> Record:
     if setting == NO_HISTORY:
-        return None
-    return default_path(os.environ) if setting is None else Path(setting)
+        return Record(None, output.warning)
+    if setting is not None:
+        return Record(Path(setting), output.warning, required=True)
+    return Record(default_path(os.environ), output.warning)

@@ -60,8 +60,13 @@ def _shorten(cell: str, width: int) -> str:
 
 
 def say(message: str) -> None:
-    """One line on stderr."""
-    print(f"oomproof: {_one_line(message)}", file=sys.stderr, flush=True)
+    """One line on stderr. A stderr that is closed or full costs the line, never the program."""
+    if sys.stderr is None:
+        return
+    try:
+        print(f"oomproof: {_one_line(message)}", file=sys.stderr, flush=True)
+    except OSError:
+        pass  # there is nowhere left to say it
 
 
 def warning(message: str) -> None:

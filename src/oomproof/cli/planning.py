@@ -74,7 +74,7 @@ def _probe(
         if quick is None:
             quick = (limits.limit_bytes or 0) > QUICK_ABOVE_BYTES
         result = run_probe(ProbeRequest(limit_bytes=settings["limit"], quick=quick), stop_on_request)
-    except OomproofError as error:
+    except (OomproofError, OSError) as error:
         return None, f"the probe failed: {error}"
     if result.stop_reason is StopReason.INTERRUPTED:
         return None, "the probe was interrupted"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 
 from oomproof import config
 from oomproof.cli import launching, output
 from oomproof.cli.planning import plan_here
 from oomproof.cli.settings import LAUNCHING
 from oomproof.launch.events import open_events
-from oomproof.launch.signals import Signals
 
 SETTINGS = (*LAUNCHING, *config.probe_settings(probe=False))
 
@@ -23,10 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plan, start, judge, and start again; returns the program's exit status."""
-    settings = config.resolve(SETTINGS, vars(args), os.environ)
+    settings = launching.resolve(SETTINGS, vars(args))
     command = launching.need_command(launching.command_of(args), "run")
-    launching.warn_of_unknown_variables(SETTINGS)
-    with open_events(settings["events"], output.warning) as events, Signals() as signals:
-        planned = plan_here(settings, signals.stop_requested)
+    with open_events(settings["events"], output.warning) as events:
+        planned = plan_here(settings, args.signals.stop_requested)
         launching.announce(planned.plan, events, command)
-        return launching.launch("run", command, settings, planned, events=events, signals=signals).exit_status
+        return launching.launch(
+            "run", command, settings, planned, events=events, signals=args.signals
+        ).exit_status

@@ -144,3 +144,9 @@ LAUNCHING: tuple[Setting, ...] = (
     ),
 )
 """Settings of every launching verb, beside whether to probe."""
+
+BENCH = Setting(
+    "bench", config.parse_command, None, "run this first; the budget it needs is the program's", "COMMAND"
+)
+COMMAND = Setting("command", config.parse_command, None, "the program, where none follows --", "COMMAND")
+"""Of entrypoint alone."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from oomproof.history.store import History
 
 REMEDY = "name a writable place with --history FILE or OOMPROOF_STATE_DIR, or pass --history none"
+_SQLITE_HEADER = b"SQLite format 3\0"
 PATIENCE_S = 15.0
 """For one write: above the time that SQLite itself waits for others to release the file."""
 
@@ -31,20 +32,21 @@ Write = Callable[["History"], int | None]
 
 
 class Record:
-    """The history of one run in `path` (None: nothing is remembered); `warn` is told once of a failure."""
+    """The history of one run in `path` (None: nothing is remembered); `warn` is told once of a failure.
 
-    def __init__(self, path: Path | None, warn: Callable[[str], None]) -> None:
+    `required`: somebody asked for this very file. Then `run_started` raises HistoryError where it
+    would have warned, and a file that is no history is left alone.
+    """
+
+    def __init__(self, path: Path | None, warn: Callable[[str], None], *, required: bool = False) -> None:
         self._path = path
         self._warn = warn
+        self._required = required
         self._run_id: int | None = None
 
-    def run_started(self, run: Run, *, required: bool = False) -> None:
-        """Write down the run that the following attempts belong to.
-
-        When the caller was asked for this very file (`required`), raises HistoryError instead
-        of warning.
-        """
-        self._run_id = self._write(lambda history: history.run_started(run), required=required)
+    def run_started(self, run: Run) -> None:
+        """Write down the run that the following attempts belong to."""
+        self._run_id = self._write(lambda history: history.run_started(run), required=self._required)
 
     def attempt_started(self, attempt: int, budget_bytes: int) -> int | None:
         """Committed when this returns; None when nothing is remembered."""
@@ -62,7 +64,7 @@ class Record:
         path = self._path
         if path is None:
             return None
-        answer = _in_child(lambda: _write_to(path, write))
+        answer = _in_child(lambda: _write_to(path, write, replace_any=not self._required))
         for notice in answer.get("notices", ()):
             self._warn(notice)
         if "error" in answer:
@@ -75,13 +77,13 @@ class Record:
         return value
 
 
-def _write_to(path: Path, write: Write) -> dict[str, Any]:
+def _write_to(path: Path, write: Write, *, replace_any: bool) -> dict[str, Any]:
     """Runs in the child: one write, or the reason why not."""
     import sqlite3  # noqa: PLC0415 - here so that only the child pays for it
 
     notices: list[str] = []
     try:
-        with _open_or_replace(path, notices.append) as history:
+        with _open_or_replace(path, notices.append, replace_any=replace_any) as history:
             return {"value": write(history), "notices": notices}
     except OSError as error:
         return {"error": error.strerror, "notices": notices}
@@ -89,23 +91,45 @@ def _write_to(path: Path, write: Write) -> dict[str, Any]:
         return {"error": str(error), "notices": notices}
 
 
-def _open_or_replace(path: Path, warn: Callable[[str], None]) -> History:
-    """The history in `path`; a damaged file is set aside and a new one begun."""
+def _open_or_replace(path: Path, warn: Callable[[str], None], *, replace_any: bool) -> History:
+    """The history in `path`; a damaged one is set aside and a new one begun.
+
+    Without `replace_any` only what is an SQLite file is taken for a damaged history.
+    """
     import sqlite3  # noqa: PLC0415
 
     from oomproof.history.store import History  # noqa: PLC0415
 
+    if _is_something_else(path):
+        if not replace_any:
+            raise HistoryError("it is something else than a history")
+        _set_aside(path, "no SQLite file", warn)
     try:
         return History.open(path)
     except sqlite3.OperationalError:
         raise  # locked, full, read-only: the file itself may be fine
     except sqlite3.DatabaseError as error:
-        aside = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
-        path.rename(aside)
-        for companion in ("-wal", "-shm"):
-            path.with_name(path.name + companion).unlink(missing_ok=True)
-        warn(f"the history {path} is damaged ({error}): set aside as {aside.name}, a new one is begun")
+        _set_aside(path, str(error), warn)
         return History.open(path)
+
+
+def _set_aside(path: Path, why: str, warn: Callable[[str], None]) -> None:
+    aside = f".damaged-{time.strftime('%Y%m%dT%H%M%S')}"
+    # Its companions go with it: they may hold what the file itself lost.
+    for companion in ("", "-wal", "-shm"):
+        part = path.with_name(path.name + companion)
+        if part.exists():
+            part.rename(path.with_name(path.name + aside + companion))
+    warn(f"the history {path} is damaged ({why}): set aside as {path.name}{aside}, a new one is begun")
+
+
+def _is_something_else(path: Path) -> bool:
+    """Looked at before SQLite opens it, which would throw the companions of such a file away."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_SQLITE_HEADER)) not in (b"", _SQLITE_HEADER)
+    except FileNotFoundError:
+        return False
 
 
 def _in_child(task: Callable[[], dict[str, Any]]) -> dict[str, Any]:

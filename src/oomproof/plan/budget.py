@@ -42,6 +42,7 @@ def plan_budget(
     cannot be had) and PlanError when nothing is known, or nothing is left, to give.
     """
     request = request or PlanRequest()
+    _check_wishes(request)
     allowed, notices = _allowed(limits, probe)
     if request.budget_bytes is None:
         terms = (*allowed, *_taken_off(sum(term.bytes for term in allowed), probe, request))
@@ -114,6 +115,14 @@ def _requested(budget: int, allowed: list[Term], limits: LimitReport, notices: l
             f"--budget {format_size(budget)} is {format_size(budget - can_be_had)} above what can be had now"
         )
     return Term("requested", budget - can_be_had, "--budget")
+
+
+def _check_wishes(request: PlanRequest) -> None:
+    budget, cap = request.budget_bytes, request.cap_bytes
+    if budget is not None and cap is not None and budget > cap:
+        raise UsageError(
+            f"--budget {format_size(budget)} is above --cap {format_size(cap)}: leave one of them out"
+        )
 
 
 def _check_floor(plan: Plan, request: PlanRequest) -> None:

@@ -1,6 +1,7 @@
 """What a user gets who asks for something that makes no sense: one line, and the documented exit code."""
 
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,19 @@ REFUSED = {
         ["run", "--limit", "64MiB", "--budget", "65MiB", "--history", "none", "--", "true"],
         "--budget 65.00 MiB is above the limit of 64.00 MiB",
     ),
+    "no size at all": (["run", "--limit", "0", "--", "true"], "'0' leaves nothing"),
+    "no budget at all": (["run", "--budget", "0B", "--", "true"], "'0B' leaves nothing"),
+    "budget above the cap": (
+        ["run", "--budget", "2MiB", "--cap", "1MiB", "--history", "none", "--", "true"],
+        "--budget 2.00 MiB is above --cap 1.00 MiB",
+    ),
+    "limit without a leaf": (["run", "--limit", "1GiB", "--no-leaf", "--", "true"], "--no-leaf"),
+    "unknown flag": (["check", "--frobnicate"], "unrecognized arguments: --frobnicate"),
+    "unknown verb": (["frobnicate"], "'frobnicate'"),
+    "no verb": ([], "see oomproof --help"),
+    "report is a directory": (["bench", "--report", "/usr", "--", "true"], "is a directory"),
+    "report nowhere": (["bench", "--report", "/nowhere/r.json", "--", "true"], "/nowhere does not exist"),
+    "restarts of a benchmark": (["bench", "--restart", "always", "--", "true"], "--restart"),
     "no command": (["run"], "no command"),
     "no command after the dashes": (["run", "--limit", "1GiB", "--"], "no command"),
     "unknown policy": (["run", "--on-oom", "pray:10%", "--", "true"], "--on-oom: 'pray:10%' is not a policy"),
@@ -73,13 +87,6 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
     assert f"oomproof {verb}" in capsys.readouterr().out
 
 
-def test_an_unknown_verb_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["frobnicate"])
-    assert caught.value.code == 2
-    assert "frobnicate" in capsys.readouterr().err
-
-
 def test_a_history_that_was_asked_for_and_cannot_be_kept_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,12 +98,72 @@ def test_a_history_that_was_asked_for_and_cannot_be_kept_is_an_error(
     assert "--history none" in line
 
 
+OOMPROOF = [sys.executable, "-m", "oomproof"]
+
+
 def test_a_reader_that_goes_away_is_no_error() -> None:
     reader, writer = os.pipe()
     os.close(reader)
+    # A buffered stdout, as users have it, whatever the surroundings of the tests.
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(
-        [sys.executable, "-m", "oomproof", "check"], stdout=writer, stderr=subprocess.PIPE, check=False
+        [*OOMPROOF, "check"], stdout=writer, stderr=subprocess.PIPE, env=environ, check=False
     )
     os.close(writer)
     assert done.stderr == b""
     assert done.returncode == 141
+
+
+RUN_ECHO = [*OOMPROOF, "run", "--no-leaf", "--history", "none", "--", "sh", "-c", "echo started; exit 3"]
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Path:
+    """A device without room."""
+    device = Path("/dev/full")
+    if not device.is_char_device():
+        device = tmp_path / "full"
+        try:
+            os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 7))
+        except PermissionError:
+            pytest.skip("there is no /dev/full, and only root can make one")
+    return device
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_stderr_that_takes_nothing_costs_lines_and_not_the_program(full: Path, closed: bool) -> None:
+    script = 'exec "$@" 2>&-' if closed else f'exec "$@" 2>"{full}"'
+    done = subprocess.run(["sh", "-c", script, "sh", *RUN_ECHO], stdout=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stdout) == (3, b"started\n")
+
+
+def test_what_the_kernel_refuses_is_one_line(full: Path) -> None:
+    check = ["sh", "-c", f'exec "$@" >"{full}"', "sh", *OOMPROOF, "check"]
+    done = subprocess.run(check, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 125
+    assert done.stderr.count(b"\n") == 1
+    assert b"No space left on device" in done.stderr
+
+
+def test_an_empty_variable_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("LIMIT", "RETRIES", "PROBE", "BENCH"):
+        monkeypatch.setenv(f"OOMPROOF_{name}", "")
+    assert main(["run", "--no-leaf", "--history", "none", "--", "true"]) == 0
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_a_report_goes_through_links_and_into_devices_without_replacing_them(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    for name in ("link", "pipe"):
+        bench = ["bench", "--no-leaf", "--history", "none", "--report", str(tmp_path / name), "--", "true"]
+        assert main(bench) == 0
+    assert (tmp_path / "link").is_symlink()
+    assert b"exit_status" in (tmp_path / "target").read_bytes()
+    assert (tmp_path / "pipe").is_fifo()
+    assert b"exit_status" in os.read(reader, 65536)
+    os.close(reader)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["link", "pipe", "target"]

@@ -102,6 +102,24 @@ def test_a_damaged_file_is_set_aside_and_a_new_one_begun(
     assert len(attempts_in(path)) == 1
 
 
+def test_a_file_of_somebody_else_that_was_named_is_left_alone(path: Path, warnings: list[str]) -> None:
+    path.parent.mkdir()
+    path.write_text("my notes\n" * 100)
+    with pytest.raises(HistoryError, match="something else than a history"):
+        Record(path, warnings.append, required=True).run_started(RUN)
+    assert path.read_text() == "my notes\n" * 100
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def test_what_lies_beside_a_damaged_file_is_set_aside_with_it(path: Path, warnings: list[str]) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"junk" * 999)
+    path.with_name(path.name + "-wal").write_bytes(b"committed")
+    Record(path, warnings.append).run_started(RUN)
+    [wal] = path.parent.glob("*.damaged-*-wal")
+    assert wal.read_bytes() == b"committed"
+
+
 @pytest.fixture
 def unusable(tmp_path: Path) -> Path:
     (tmp_path / "file").write_text("in the way")
@@ -123,7 +141,7 @@ def test_an_unusable_place_is_said_once_and_nothing_is_remembered(
 
 def test_an_unusable_place_that_was_asked_for_is_an_error(unusable: Path, warnings: list[str]) -> None:
     with pytest.raises(HistoryError, match="--history none") as caught:
-        Record(unusable, warnings.append).run_started(RUN, required=True)
+        Record(unusable, warnings.append, required=True).run_started(RUN)
     assert caught.value.exit_code == 125
     assert not warnings
 
@@ -136,7 +154,7 @@ def test_a_file_of_a_newer_oomproof_is_left_alone(path: Path, warnings: list[str
     Record(path, warnings.append).run_started(RUN)
     assert "newer oomproof" in warnings[0]
     with pytest.raises(HistoryError, match="newer oomproof"):
-        Record(path, warnings.append).run_started(RUN, required=True)
+        Record(path, warnings.append, required=True).run_started(RUN)
 
 
 def test_a_disk_that_fails_later_is_said_once(path: Path, warnings: list[str]) -> None:
