@@ -50,32 +50,40 @@ def read_host(tree: Tree, virtualised: bool = False) -> Host:
             state, problem = State.ABSENT, "is absent"
         values = parse_meminfo(content or b"")
     meminfo = Fact(MEMINFO, state, problem=problem)
-    total = Fact(MEMINFO, State.VALUE, values["MemTotal"]) if values.get("MemTotal") else None
+    told = Fact(MEMINFO, State.VALUE, values["MemTotal"]) if values.get("MemTotal") else None
+    total = told or _total_elsewhere(tree) or meminfo
+    huge_pages = _huge_pages(tree, values)
+    if huge_pages and virtualised and told:
+        huge_pages = _share_of_huge_pages(huge_pages, values["MemTotal"], _nodes_total(tree))
     return Host(
-        total=total or _total_elsewhere(tree) or meminfo,
-        available=_available(values),
-        huge_pages=_huge_pages(tree, values),
+        total=total,
+        available=_available(values, total.value),
+        huge_pages=huge_pages,
         virtualised=virtualised,
-        problem="" if total else problem,
+        problem="" if told else problem,
     )
 
 
 def _total_elsewhere(tree: Tree) -> Fact | None:
-    numbers = _nodes_with_memory(tree)
-    sizes = [_node_meminfo(tree, node).get("MemTotal", 0) for node in numbers]
-    if sizes and all(sizes):
-        return Fact(f"{NODES}/node*/meminfo", State.VALUE, sum(sizes))
+    if total := _nodes_total(tree):
+        return Fact(f"{NODES}/node*/meminfo", State.VALUE, total)
     if not tree.is_live:
         return None
     pages = os.sysconf("SC_PHYS_PAGES")
     return Fact("sysinfo(2)", State.VALUE, pages * os.sysconf("SC_PAGE_SIZE")) if pages > 0 else None
 
 
-def _available(values: dict[str, int]) -> int | None:
-    if "MemAvailable" in values:
-        return values["MemAvailable"]
+def _nodes_total(tree: Tree) -> int:
+    """All nodes' memory in bytes; 0 when one of them does not tell."""
+    sizes = [_node_meminfo(tree, node).get("MemTotal", 0) for node in _nodes_with_memory(tree)]
+    return sum(sizes) if all(sizes) else 0
+
+
+def _available(values: dict[str, int], total: int | None) -> int | None:
     # Kernels before 3.14 do not estimate it: free pages are the part that is certain.
-    return values.get("MemFree")
+    available = values.get("MemAvailable", values.get("MemFree"))
+    # lxcfs subtracts without looking: where usage is above the limit, 2^64 comes out.
+    return available if available is None or total is None else min(available, total)
 
 
 def _huge_pages(tree: Tree, values: dict[str, int]) -> int:
@@ -83,7 +91,16 @@ def _huge_pages(tree: Tree, values: dict[str, int]) -> int:
     if "Hugetlb" in values:
         return values["Hugetlb"]
     default = values.get("HugePages_Total", 0) * values.get("Hugepagesize", 0)
-    return max(default, _pools(tree, HUGE_PAGES)) if default or not values else 0
+    return max(default, _pools(tree, HUGE_PAGES))
+
+
+def _share_of_huge_pages(huge_pages: int, shown: int, machine: int) -> int:
+    """What the machine's huge pages take off the `shown` part of it.
+
+    lxcfs hands them on as they are, beside the container's own MemTotal: what the rest of the
+    machine has room for costs the container nothing. `machine`: its real size, 0 when not known.
+    """
+    return max(huge_pages - (machine - shown), 0) if machine >= shown else 0
 
 
 def _pools(tree: Tree, directory: str) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from oomproof.limits.files import Tree, keyed_pattern, parse_keyed
+from oomproof.limits.files import NO_LIMIT_FROM, Tree, keyed_pattern, parse_keyed
 from oomproof.limits.raw import Process
 
 STATUS = "/proc/self/status"
@@ -38,17 +38,18 @@ def parse_limits(content: bytes) -> dict[str, int | None]:
 
 
 def read_process(tree: Tree, status: bytes | None, rlimits: Mapping[str, int | None] | None) -> Process:
-    """`rlimits` (a negative size or None is unlimited) stand in for what the kernel would say."""
-    if rlimits is not None:
-        limits = {name: None if value is None or value < 0 else value for name, value in rlimits.items()}
-        source = "rlimits"
-    elif tree.is_live:
-        limits, source = _own_limits(), "getrlimit(2)"
-    else:
-        limits, source = parse_limits(tree.read_or_none(LIMITS) or b""), LIMITS
+    """`rlimits` (negative, RLIM_INFINITY or None: unlimited) stand in for what the kernel would say."""
+    source = "rlimits"
+    if rlimits is None and tree.is_live:
+        rlimits, source = _own_limits(), "getrlimit(2)"
+    elif rlimits is None:
+        rlimits, source = parse_limits(tree.read_or_none(LIMITS) or b""), LIMITS
     values = parse_keyed(status or b"", _SIZES)
     return Process(
-        rlimits=limits,
+        rlimits={
+            name: value if value is not None and 0 <= value < NO_LIMIT_FROM else None
+            for name, value in rlimits.items()
+        },
         source=source,
         address_space=values.get("VmSize"),
         data=values.get("VmData"),
@@ -60,11 +61,7 @@ def read_process(tree: Tree, status: bytes | None, rlimits: Mapping[str, int | N
 def _own_limits() -> dict[str, int | None]:
     import resource  # noqa: PLC0415 - an extension module that recorded machines do without
 
-    limits: dict[str, int | None] = {}
-    for name in _NAMES.values():
-        soft, _ = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))
-        limits[name] = None if soft == resource.RLIM_INFINITY else soft
-    return limits
+    return {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[0] for name in _NAMES.values()}
 
 
 def has_capability(status: bytes, number: int) -> bool:

@@ -12,7 +12,7 @@ from oomproof.limits.model import Kind, LimitReport, Status
 from oomproof.limits.process import has_capability, parse_limits
 from oomproof.limits.v2 import parse_pressure
 from oomproof.units import GIB, KIB, MIB
-from unit.limits.machines import HOST_TOTAL, Machine, codes, verdict_of
+from unit.limits.machines import HOST_TOTAL, V2_MOUNT, Machine, codes, verdict_of
 
 CG = "/sys/fs/cgroup"
 NODES = "/sys/devices/system/node"
@@ -58,6 +58,35 @@ def test_lxcfs_shows_the_containers_memory_as_the_hosts(machine: Machine) -> Non
     assert codes(report) == {"meminfo_virtualised"}
 
 
+LXCFS = "700 22 0:60 /proc/meminfo /proc/meminfo rw - fuse.lxcfs lxcfs rw"
+
+
+@pytest.mark.parametrize(
+    ("shown", "machine_total", "left"),
+    [
+        (4 * GIB, None, 4 * GIB),
+        (4 * GIB, 64 * GIB, 4 * GIB),
+        (60 * GIB, 64 * GIB, 48 * GIB),
+        (64 * GIB, 64 * GIB, 48 * GIB),
+    ],
+)
+def test_huge_pages_of_the_machine_are_not_the_containers_of_lxcfs(
+    machine: Machine, shown: int, machine_total: int | None, left: int
+) -> None:
+    machine.v2("/").mounts(V2_MOUNT, LXCFS).level_v2(CG)
+    machine.host(shown, more=f"HugePages_Total: 8192\nHugepagesize: 2048 kB\nHugetlb: {16 * GIB // KIB} kB\n")
+    if machine_total is not None:
+        machine.file(f"{NODES}/node0/meminfo", f"Node 0 MemTotal: {machine_total // KIB} kB")
+    report = machine.detect()
+    assert (report.status, report.limit_bytes, report.host_total_bytes) == (Status.UNLIMITED, left, shown)
+
+
+def test_available_memory_that_lxcfs_counts_below_zero_is_no_more_than_there_is(machine: Machine) -> None:
+    machine.v2("/").mounts(V2_MOUNT, LXCFS).level_v2(CG)
+    machine.file("/proc/meminfo", f"MemTotal: {GIB // KIB} kB\nMemAvailable: {(1 << 64) - 4096} kB")
+    assert machine.detect().host_available_bytes == GIB
+
+
 def test_only_the_host_limits_and_memavailable_is_what_is_left(machine: Machine) -> None:
     report = machine.v2("/").level_v2(CG).host(available=5 * GIB).detect()
     assert (report.available_bytes, report.available_bound_by) == (5 * GIB, "host MemTotal")
@@ -84,6 +113,14 @@ def test_huge_pages_are_taken_off_the_host(machine: Machine, lines: str, reserve
     assert report.status is Status.UNLIMITED
     if reserved:
         assert report.limit_bound_by == "host less huge pages"
+
+
+def test_huge_pages_of_another_size_are_found_where_meminfo_counts_the_default_size_alone(
+    machine: Machine,
+) -> None:
+    machine.v2("/").level_v2(CG).host(more="HugePages_Total: 0\nHugepagesize: 2048 kB\n")
+    machine.file("/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages", 8)
+    assert machine.detect().limit_bytes == HOST_TOTAL - 8 * GIB
 
 
 def numa(machine: Machine, allowed: str) -> LimitReport:
@@ -132,7 +169,7 @@ def test_resource_limits_are_rows_and_never_the_limit(machine: Machine) -> None:
     assert report.pinned_limit_bytes == 8 * MIB - 4 * KIB
 
 
-@pytest.mark.parametrize("unlimited", [None, -1])
+@pytest.mark.parametrize("unlimited", [None, -1, (1 << 64) - 1, (1 << 63) - 1])
 def test_unlimited_resources_are_no_rows(machine: Machine, unlimited: int | None) -> None:
     report = machine.v2("/").level_v2(CG, limit=GIB).detect(rlimits={"AS": unlimited, "MEMLOCK": unlimited})
     assert not [row for row in report.candidates if row.kind in (Kind.ADDRESS_SPACE, Kind.LOCKED)]
