@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from oomproof.limits import v1, v2
-from oomproof.limits.discovery import CGROUP_FILE, MOUNTINFO_FILE, Place, find_place
+from oomproof.limits.discovery import CGROUP_FILE, MOUNTINFO_FILE, Place, find_place, no_memory_controller
 from oomproof.limits.files import Tree
 from oomproof.limits.hints import read_hints
 from oomproof.limits.host import read_host, read_nodes
 from oomproof.limits.judgement import judge
-from oomproof.limits.model import LimitReport, Notice
+from oomproof.limits.model import LimitReport
 from oomproof.limits.process import STATUS, read_process
 from oomproof.limits.raw import Level, Readings
 
@@ -109,20 +110,7 @@ def _with_controller_notice(tree: Tree, place: Place, levels: tuple[Level, ...])
     controllers = tree.read_or_none(source)
     if controllers is None or b"memory" in controllers.split():
         return place
-    return Place(
-        place.cgroup,
-        place.version,
-        place.levels,
-        place.hidden,
-        (
-            *place.notices,
-            Notice(
-                "memory_controller_absent",
-                "The cgroup hierarchy has no memory controller, so no cgroup can limit memory here.",
-                source,
-            ),
-        ),
-    )
+    return replace(place, notices=(*place.notices, no_memory_controller(source)))
 
 
 def _has_files(level: Level) -> bool:

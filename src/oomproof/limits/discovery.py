@@ -68,6 +68,8 @@ def find_place(tree: Tree, cgroup_file: bytes | None) -> Place:
             if place.levels and (v1 is None or membership is v1 or _carries_memory(tree, place)):
                 return place
             places.append(place)
+    if v1 is None and v2 is None:
+        return Place(notices=(no_memory_controller(CGROUP_FILE),))
     return next((place for place in places if place.hidden), Place(notices=(_no_cgroupfs(),)))
 
 
@@ -78,6 +80,15 @@ def _lists_hierarchies(cgroup_file: bytes) -> bool:
 
 def _carries_memory(tree: Tree, place: Place) -> bool:
     return any(tree.exists(f"{directory}/memory.max") for _, directory in place.levels)
+
+
+def no_memory_controller(source: str) -> Notice:
+    """`source` tells that memory is controlled by no hierarchy."""
+    return Notice(
+        "memory_controller_absent",
+        "The cgroup hierarchy has no memory controller, so no cgroup can limit memory here.",
+        source,
+    )
 
 
 def _no_cgroupfs() -> Notice:
@@ -126,11 +137,16 @@ def _place_in(tree: Tree, membership: Membership, mounts: list[Mount]) -> Place:
     topmost = {mount.point: mount for mount in mounts}  # what is mounted later on a point hides the earlier
     path = membership.path
     routes = [found for mount in topmost.values() if (found := route(path, mount))]
-    if path.endswith(DELETED) and not any(_shows(tree, found) for found in routes):
+    deleted = path.endswith(DELETED) and not any(_shows(tree, found) for found in routes)
+    if deleted:
         path = path.removesuffix(DELETED)
-        routes = [found for mount in topmost.values() if (found := route(path, mount))]
-    deleted = path != membership.path
-    routes = [found for found in routes if _is_cgroup(tree, found.mount.point) or _shows(tree, found)]
+        # A directory of that name would be another, newer cgroup: the way ends one level above.
+        routes = [
+            Route(mount, found.unnamed, found.names[:-1])
+            for mount in topmost.values()
+            if (found := route(path, mount))
+        ]
+    routes = [found for found in routes if _is_there(tree, found)]
     if not routes and not any(_is_cgroup(tree, point) for point in topmost):
         return Place()
 
@@ -159,10 +175,17 @@ def _place_in(tree: Tree, membership: Membership, mounts: list[Mount]) -> Place:
     return Place(cgroup, membership.version, tuple(levels), notices=tuple(notices))
 
 
+def _is_there(tree: Tree, found: Route) -> bool:
+    """Whether any level on the way is a cgroup: not what was mounted over it, and no mask."""
+    if _is_cgroup(tree, found.mount.point) or _shows(tree, found):
+        return True
+    between = (found.names[:depth] for depth in range(1, len(found.names)))
+    return not found.unnamed and any(_is_cgroup(tree, _join(found.mount.point, *names)) for names in between)
+
+
 def _shows(tree: Tree, found: Route) -> bool:
     """Whether the own directory itself is there."""
-    directory = "/".join((found.mount.point.rstrip("/"), *found.names))
-    return not found.unnamed and _is_cgroup(tree, directory)
+    return not found.unnamed and _is_cgroup(tree, _join(found.mount.point, *found.names))
 
 
 def _merit(tree: Tree, found: Route) -> tuple[bool, int, bool]:

@@ -179,6 +179,19 @@ def test_a_removed_cgroup_is_answered_by_the_nearest_level_left(machine: Machine
     assert "cgroup_deleted" in codes(report)
 
 
+def test_a_new_cgroup_with_the_name_of_the_removed_one_is_a_stranger(machine: Machine) -> None:
+    machine.v2("/slice/x (deleted)").root_v2().level_v2(f"{CG}/slice", limit=2 * GIB)
+    machine.level_v2(f"{CG}/slice/x", limit=GIB)
+    report = machine.detect()
+    assert report.limit_bound_by == "cgroup v2 /slice"
+    assert "cgroup_deleted" in codes(report)
+
+
+def test_a_removed_cgroup_that_is_itself_what_is_mounted_is_read(machine: Machine) -> None:
+    machine.host().member("0::/pod/c (deleted)").mounts("30 23 0:26 /pod/c /sys/fs/cgroup rw - cgroup2 c rw")
+    assert machine.level_v2(CG, limit=GIB).detect().limit_bytes == GIB
+
+
 def test_a_cgroup_that_is_only_named_deleted_is_read(machine: Machine) -> None:
     machine.v2("/x (deleted)").root_v2().level_v2(f"{CG}/x (deleted)", limit=GIB)
     report = machine.detect()
@@ -229,6 +242,20 @@ def test_a_hierarchy_without_the_memory_controller_leaves_the_host(machine: Mach
     report = machine.detect()
     assert report.limit_bytes == HOST_TOTAL
     assert codes(report) == {"memory_controller_absent"}
+
+
+def test_v1_without_the_memory_controller_leaves_the_host(machine: Machine) -> None:
+    machine.host().member("3:cpu,cpuacct:/a", "1:name=systemd:/a").mounts(
+        "36 31 0:32 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct"
+    )
+    report = machine.file(f"{CG}/cpu/a/cgroup.procs", "").detect()
+    assert (report.status, report.limit_bytes) == (Status.UNLIMITED, HOST_TOTAL)
+    assert codes(report) == {"memory_controller_absent"}
+
+
+def test_a_limit_on_the_only_level_with_files_is_found(machine: Machine) -> None:
+    machine.v2("/a/b/c").file(f"{CG}/a/b/memory.max", GIB)
+    assert machine.detect().limit_bytes == GIB
 
 
 def test_the_true_root_of_v2_is_no_missing_controller(machine: Machine) -> None:
