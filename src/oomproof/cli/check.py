@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 
 from oomproof.cli import output
 from oomproof.errors import LimitsError, UsageError
@@ -154,6 +156,9 @@ def _watch(args: argparse.Namespace, root: str | None) -> int:
             print(f"{report.status.value}: limit {limit}, available", end=" ")
             print(format_size(report.available_bytes), flush=True)
 
+    # Ended by a signal, the watch still takes away what it unpacked.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     with LimitWatch(changed, root=root or "/", interval_seconds=args.interval) as watch:
         tell(watch.report)
         watch.run()

@@ -34,7 +34,10 @@ def capture(file: str | Path, root: Path | str = "/") -> LimitReport:
 
     Raises OomproofError when the file cannot be written; nothing half-written is left behind.
     """
-    target = Path(file)
+    # A link's target is written, not put in the place of the link.
+    target = Path(os.path.realpath(file))
+    if target.exists() and not target.is_file():
+        raise OomproofError(f"cannot write the bundle {target}: it is no plain file; name a new one")
     record: dict[str, bytes | None] = {}
     tree = Tree(root, record)
     answer = read_report(tree)

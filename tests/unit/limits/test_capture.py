@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tarfile
 from pathlib import Path
 
@@ -116,6 +117,22 @@ def test_a_bundle_that_cannot_be_written_leaves_nothing(pod: Machine, tmp_path: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a-directory", "machine"]
 
 
+def test_a_device_is_not_replaced_by_a_bundle(pod: Machine, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(OomproofError, match="no plain file"):
+            capture(tmp_path / name, pod.root)
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_link_to_a_file_stays_a_link(pod: Machine, tmp_path: Path) -> None:
+    (tmp_path / "link.tar").symlink_to("real.tar")
+    capture(tmp_path / "link.tar", pod.root)
+    assert (tmp_path / "link.tar").is_symlink()
+    assert tarfile.is_tarfile(tmp_path / "real.tar")
+
+
 def hostile(tmp_path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
     bundle = tmp_path / "hostile.tar"
     with tarfile.open(bundle, "w") as archive:
@@ -148,6 +165,42 @@ def test_a_bundle_that_would_fill_the_disk_is_refused(
     monkeypatch.setattr("oomproof.limits.bundle.MAX_BYTES", 10)
     bundle = hostile(tmp_path, (tarfile.TarInfo("a"), b"x" * 11))
     with pytest.raises(UsageError, match="too large"), open_root(bundle):
+        pass
+
+
+def test_a_header_that_claims_to_be_huge_is_not_read(tmp_path: Path) -> None:
+    header = tarfile.TarInfo("long")
+    header.type, header.size = tarfile.XHDTYPE, 1 << 33
+    (tmp_path / "bomb.tar").write_bytes(header.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
+    with pytest.raises(UsageError, match="8589934592 bytes"), open_root(tmp_path / "bomb.tar"):
+        pass
+
+
+def test_an_endless_chain_of_long_names_is_no_bundle(tmp_path: Path) -> None:
+    name = tarfile.TarInfo("././@LongLink")
+    name.type, name.size = tarfile.GNUTYPE_LONGNAME, 2
+    link = name.tobuf(tarfile.GNU_FORMAT) + b"a\0".ljust(512, b"\0")
+    (tmp_path / "chain.tar").write_bytes(link * 3000)
+    with pytest.raises(UsageError, match="no bundle"), open_root(tmp_path / "chain.tar"):
+        pass
+
+
+@pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
+def test_a_compressed_bundle_with_broken_bytes_is_no_bundle(
+    pod: Machine, tmp_path: Path, place: float
+) -> None:
+    bundle = tmp_path / "m.tar.gz"
+    capture(bundle, pod.root)
+    content = bytearray(bundle.read_bytes())
+    content[int(len(content) * place)] ^= 0xFF
+    bundle.write_bytes(content)
+    with pytest.raises(UsageError, match="no bundle"), open_root(bundle):
+        pass
+
+
+def test_a_pipe_is_no_bundle_and_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="neither"), open_root(tmp_path / "pipe"):
         pass
 
 

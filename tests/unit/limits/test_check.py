@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from oomproof.cli import main
+from oomproof.limits.capture import capture
 from oomproof.limits.explain import KINDS, NOTICES
 from oomproof.units import GIB, MIB
 from unit.limits.machines import HOST_TOTAL, V2_MOUNT, Machine
@@ -148,6 +150,25 @@ def test_a_watch_that_is_interrupted_exits_as_a_signalled_program_does(machine: 
         watching.send_signal(2)
         _, err = watching.communicate(timeout=20)
     assert (watching.returncode, err) == (130, "")
+
+
+def test_a_watched_bundle_is_taken_away_when_the_watch_is_ended(machine: Machine, tmp_path: Path) -> None:
+    machine.v2("/").level_v2(CG, limit=GIB)
+    bundle = tmp_path / "m.tar"
+    capture(bundle, machine.root)
+    (tmp_path / "unpacked").mkdir()
+    command = [sys.executable, "-m", "oomproof", "check", "--watch", "--root", str(bundle)]
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "unpacked")}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as watching:
+        assert watching.stdout is not None
+        watching.stdout.readline()
+        assert list((tmp_path / "unpacked").iterdir())
+        watching.terminate()
+        _, err = watching.communicate(timeout=20)
+    assert (watching.returncode, err) == (143, b"")
+    assert not list((tmp_path / "unpacked").iterdir())
 
 
 @pytest.mark.parametrize("page", ["docs/limits.md"])
