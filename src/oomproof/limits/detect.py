@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from oomproof.limits import v1, v2
@@ -110,7 +109,7 @@ def _with_controller_notice(tree: Tree, place: Place, levels: tuple[Level, ...])
     controllers = tree.read_or_none(source)
     if controllers is None or b"memory" in controllers.split():
         return place
-    return replace(place, notices=(*place.notices, no_memory_controller(source)))
+    return place._replace(notices=(*place.notices, no_memory_controller(source)))
 
 
 def _has_files(level: Level) -> bool:

@@ -7,9 +7,8 @@ Not covered: what the files say (`v1`, `v2`) and what that means (`judgement`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from oomproof.limits.files import Tree, printable
 from oomproof.limits.model import MemoryCgroup, Notice
@@ -30,8 +29,7 @@ _FILES_OF_A_CGROUP = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """The levels that apply to this process and can be seen, own cgroup first."""
 
     cgroup: MemoryCgroup | None = None

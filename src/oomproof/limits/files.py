@@ -10,9 +10,9 @@ import errno
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 from oomproof.units import KIB
 
@@ -38,8 +38,7 @@ class State(Enum):
     """The file is there but cannot be read, or holds nothing that can be understood."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(NamedTuple):
     """One value as its file has it, unfiltered, with the file as the process sees it."""
 
     source: str

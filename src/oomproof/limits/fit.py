@@ -6,14 +6,13 @@ RLIMIT_MEMLOCK too, which holds for each process alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from oomproof.limits.model import Candidate, Kind, LimitReport
 from oomproof.units import format_size
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(NamedTuple):
     """Yes, no, or None for "cannot be told"."""
 
     fits: bool | None

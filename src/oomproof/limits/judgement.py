@@ -12,7 +12,8 @@ Pure functions over frozen data. The rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from oomproof.limits.candidates import (
     BLIND,
@@ -39,8 +40,7 @@ _BELOW_HOST = (*_LEVELS, Kind.NUMA)
 _COMPARED = (*_BELOW_HOST, Kind.HOST)
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(NamedTuple):
     """What binds among the rows."""
 
     status: Status

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 
 
-@dataclass(frozen=True, slots=True)
-class Membership:
+class Membership(NamedTuple):
     """This process's path in one hierarchy, from one line of /proc/self/cgroup."""
 
     version: Literal[1, 2]
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(NamedTuple):
     """One cgroup mount that could show the memory controller."""
 
     version: Literal[1, 2]
@@ -101,8 +98,7 @@ def split_path(path: str) -> tuple[int, tuple[str, ...]]:
     return up, tuple(names[up:])
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(NamedTuple):
     """The way from a mount point down to this process's cgroup."""
 
     mount: Mount

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from oomproof.limits.files import Fact
 
 
-@dataclass(frozen=True, slots=True)
-class PageCache:
+class PageCache(NamedTuple):
     """The parts of a level's page cache that decide what can be had back; bytes, subtree included."""
 
     inactive_file: int
@@ -19,8 +17,7 @@ class PageCache:
     writeback: int
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
+class Level(NamedTuple):
     """One cgroup on the way from this process up to the topmost level that can be seen."""
 
     version: Literal[1, 2]
@@ -43,8 +40,7 @@ class Level:
     """v1 hierarchical_memory_limit: the tightest limit of this level and all above, hidden ones too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(NamedTuple):
     """The whole machine, as /proc/meminfo and /sys have it."""
 
     total: Fact
@@ -57,8 +53,7 @@ class Host:
     """What is wrong with /proc/meminfo, in words, even where the total is known from elsewhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class Nodes:
+class Nodes(NamedTuple):
     """The NUMA nodes this process may allocate from, when they are not all."""
 
     allowed: str
@@ -69,8 +64,7 @@ class Nodes:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(NamedTuple):
     """What concerns this process alone: its resource limits and what it uses of them."""
 
     rlimits: Mapping[str, int | None]
@@ -83,12 +77,11 @@ class Process:
     """CAP_IPC_LOCK: RLIMIT_MEMLOCK does not apply."""
 
 
-@dataclass(frozen=True, slots=True)
-class Readings:
+class Readings(NamedTuple):
     """Everything that was read for one answer."""
 
     host: Host
     nodes: Nodes | None
     levels: tuple[Level, ...]
     process: Process
-    history: Mapping[str, int] = field(default_factory=dict)
+    history: Mapping[str, int]
