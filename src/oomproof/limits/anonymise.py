@@ -14,7 +14,7 @@ from oomproof.limits.hints import VARIABLES
 from oomproof.limits.mounts import unescape
 
 _WORD = re.compile(rb"[A-Za-z0-9]+")
-_COUNTER = re.compile(rb"(?:[a-z_]+ )?[0-9]+$|(?:some|full)(?: [a-z0-9]+=[0-9.]+)+$")
+_COUNTER = re.compile(rb"[ \t]*(?:[a-z_]+ )?[0-9]+[ \t]*$|(?:some|full)(?: [a-z0-9]+=[0-9.]+)+$")
 _ESCAPED = re.compile(rb"[ \t\n\\]")
 _OWN_NAMES_OF_THE_KERNEL = ("/proc/", "/sys/devices/", "/sys/kernel/")
 _FILES_OF_A_CGROUP = ("memory.", "cgroup.", "cpuset.")

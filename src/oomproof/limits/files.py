@@ -85,6 +85,7 @@ class Tree:
             content: bytes | None = _read(self._prefix + path, one_value)
         except OSError as error:
             if error.errno not in _ABSENT:
+                self._note(path, found=True)  # an empty file replays as one that tells nothing
                 raise
             content = None
         except ValueError:  # a NUL byte in the path: no such file can exist
@@ -125,9 +126,12 @@ class Tree:
         """Names of the directories in `path`, sorted; empty when it cannot be listed."""
         try:
             with os.scandir(self._prefix + (path or "/")) as entries:
-                return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+                names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
         except (OSError, ValueError):
             return []
+        for name in names:
+            self._note(f"{path.rstrip('/')}/{name}/", found=True)
+        return names
 
     def identity(self, path: str) -> tuple[int, int] | None:
         """Device and inode: equal for one cgroup seen through two mounts."""

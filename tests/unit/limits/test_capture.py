@@ -117,6 +117,27 @@ def test_a_bundle_that_cannot_be_written_leaves_nothing(pod: Machine, tmp_path: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a-directory", "machine"]
 
 
+def test_what_could_not_be_told_replays_as_untold(machine: Machine, tmp_path: Path) -> None:
+    machine.host().member("0::/").mounts("31 23 0:26 /.. /sys/fs/cgroup rw - cgroup2 cgroup2 rw")
+    machine.root_v2().level_v2(f"{CG}/a", limit=GIB).level_v2(f"{CG}/b", limit=MIB)
+    assert capture(tmp_path / "two-could-be-it.tar", machine.root).limit_bytes is None
+
+
+def test_a_limit_that_cannot_be_read_replays_as_unreadable(machine: Machine, tmp_path: Path) -> None:
+    machine.v2("/a").root_v2().level_v2(f"{CG}/a")
+    (machine.root / "sys/fs/cgroup/a/memory.max").unlink()
+    (machine.root / "sys/fs/cgroup/a/memory.max").mkdir()
+    report = capture(tmp_path / "m.tar", machine.root)
+    assert "limit_unreadable" in {notice.code for notice in report.notices}
+
+
+def test_a_limit_between_blanks_and_the_nodes_out_of_reach_replay(machine: Machine, tmp_path: Path) -> None:
+    machine.v2("/").level_v2(CG, limit=f"  {GIB} ").file("/proc/self/status", "Mems_allowed_list:\t0")
+    for node in (0, 1):
+        machine.file(f"/sys/devices/system/node/node{node}/meminfo", f"Node {node} MemTotal: 524288 kB")
+    assert capture(tmp_path / "m.tar", machine.root).limit_bytes == GIB // 2
+
+
 def test_a_device_is_not_replaced_by_a_bundle(pod: Machine, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("pipe")
