@@ -156,9 +156,10 @@ def _watch(args: argparse.Namespace, root: str | None) -> int:
             print(f"{report.status.value}: limit {limit}, available", end=" ")
             print(format_size(report.available_bytes), flush=True)
 
-    # Ended by a signal, the watch still takes away what it unpacked.
+    # Ended by a signal, the watch still takes away what it unpacked; nohup stays in force.
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
     with LimitWatch(changed, root=root or "/", interval_seconds=args.interval) as watch:
         tell(watch.report)
         watch.run()

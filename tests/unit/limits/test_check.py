@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -150,6 +151,21 @@ def test_a_watch_that_is_interrupted_exits_as_a_signalled_program_does(machine: 
         watching.send_signal(2)
         _, err = watching.communicate(timeout=20)
     assert (watching.returncode, err) == (130, "")
+
+
+def test_a_watch_under_nohup_outlives_the_terminal(machine: Machine) -> None:
+    machine.v2("/").level_v2(CG, limit=GIB)
+    watch = [sys.executable, "-m", "oomproof", "check", "--watch", "--json", "--root", str(machine.root)]
+    command = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *watch]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        try:
+            watching.stdout.readline()
+            watching.send_signal(signal.SIGHUP)
+            machine.file(f"{CG}/memory.max", 512 * MIB)
+            assert json.loads(watching.stdout.readline())["limit_bytes"] == 512 * MIB
+        finally:
+            watching.terminate()
 
 
 def test_a_watched_bundle_is_taken_away_when_the_watch_is_ended(machine: Machine, tmp_path: Path) -> None:
