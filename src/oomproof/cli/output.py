@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -14,6 +13,8 @@ _NARROWEST = 16
 
 def print_json(document: object) -> None:
     """One JSON document on stdout, indented for people, parseable by programs."""
+    import json
+
     print(json.dumps(document, indent=2, ensure_ascii=False))
 
 
@@ -29,7 +30,7 @@ def print_table(
     """
     table = [list(header), *(list(row) for row in rows)]
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]
-    if sys.stdout.isatty():
+    if sys.stdout is not None and sys.stdout.isatty():
         widths = _fit(widths, set(elastic), os.get_terminal_size(sys.stdout.fileno()).columns)
     align_right = set(right)
     for row in table:

@@ -145,6 +145,14 @@ def test_what_the_kernel_refuses_is_one_line(full: Path) -> None:
     assert b"No space left on device" in done.stderr
 
 
+@pytest.mark.parametrize("verb", ["check", "plan --no-probe"])
+def test_a_closed_stdout_costs_the_answer_and_no_traceback(verb: str) -> None:
+    command = ["sh", "-c", f'exec "$@" {verb} >&-', "sh", *OOMPROOF]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+
+
 def test_an_empty_variable_says_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
