@@ -1,4 +1,3 @@
-import os
 import signal
 import sqlite3
 import subprocess
@@ -180,8 +179,8 @@ def test_a_disk_that_hangs_is_given_up_and_said(
     holder.close()
     [warning] = warnings
     assert "no answer from the disk" in warning
-    with pytest.raises(ChildProcessError):  # nobody is left to be collected
-        os.waitpid(-1, os.WNOHANG)
+    # Nobody is left to be collected; of this thread alone: others may run guests meanwhile.
+    assert Path("/proc/thread-self/children").read_text() == ""
 
 
 def test_the_writer_of_the_history_is_all_that_loads_sqlite(path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
 import sys
 from pathlib import Path
 
@@ -43,8 +42,8 @@ def test_it_touches_what_it_is_told_and_ends_when_the_pipe_is_closed() -> None:
         assert answer.accounts.page_tables - before.page_tables >= 40 * MIB // 512
     finally:
         process.finish()
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    # Of this thread alone: others may run guests meanwhile.
+    assert Path("/proc/thread-self/children").read_text() == ""
 
 
 def test_shared_memory_is_accounted_as_shared() -> None:
