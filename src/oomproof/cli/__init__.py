@@ -9,7 +9,6 @@ Exit codes common to all verbs are those of `oomproof.errors`.
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -83,17 +82,23 @@ def _run(verb: str | None, arguments: Sequence[str], signals: Signals | None) ->
         _complain(str(error))
         return error.exit_code
     except BrokenPipeError:
-        # The reader of our output went away (`oomproof check | head -1`): die as others do.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output went away (`oomproof check | head -1`): end as others do.
+        _give_up_stdout()
         return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except OSError as error:
         # The kernel refused us something that every program may expect: descriptors, a disk with room.
+        _give_up_stdout()
         where = f"{error.filename}: " if error.filename else ""
         _complain(f"{where}{error.strerror or error}: give oomproof what it lacks, or report it as a fault")
         return OomproofError.exit_code
     return code
+
+
+def _give_up_stdout() -> None:
+    """What could not be written is lost; the interpreter must not try again and replace our exit code."""
+    sys.stdout = None
 
 
 def _complain(message: str) -> None:

@@ -67,7 +67,9 @@ def say(message: str) -> None:
     try:
         print(f"oomproof: {_one_line(message)}", file=sys.stderr, flush=True)
     except OSError:
-        pass  # there is nowhere left to say it
+        # There is nowhere left to say it. The descriptor is the program's, too, and stays as it is; the
+        # interpreter must not try again at its end and replace our exit code.
+        sys.stderr = None
 
 
 def warning(message: str) -> None:
