@@ -276,7 +276,7 @@ def test_a_limit_above_the_leaf_is_told_from_the_leafs_own(launcher_of: Launcher
     ("script", "verdict", "confidence"),
     [
         (f"exec {DYING_HOG}", "oom_kill", "certain"),  # the kernel log names it
-        (f"{DYING_HOG}; exit 0", "oom_kill", "high"),
+        (f"{DYING_HOG}; exit 0", "oom_suspected", "medium"),
         ("kill -9 $$", "killed_unknown", "certain"),
     ],
     ids=["direct", "exit 0", "kill -9"],
@@ -324,6 +324,24 @@ def test_without_a_leaf_a_kill_among_others_is_a_suspicion_and_no_reason_to_end_
     end = scenario.only_end()
     assert (end["verdict"], end["confidence"]) == ("oom_suspected", confidence), end
     assert end["exit_code"] == (3 if confidence == "medium" else 0)
+
+
+def test_without_a_leaf_the_kill_of_a_stranger_who_came_late_ends_no_program(launcher_of: LauncherOf) -> None:
+    with make_leaf("test") as own:
+        own.set_limit(LIMIT)
+        wait = "while ! [ -e SCRATCH/enough ]; do sleep 0.1; done"
+        scenario = Scenario(["sh", "-c", wait], policy={"use_leaf": False}, join=own.join_path)
+        launcher = launcher_of(scenario)
+        launcher.start()
+        wait_until(lambda: scenario.events("attempt_started"), "the start")
+        subprocess.run(["sh", "-c", f"echo 0 > {own.join_path}; exec {DYING_HOG}"], check=False)
+        assert own.events().oom_kill == 1
+        time.sleep(1)
+        (scenario.scratch / "enough").touch()
+        launcher.finish()
+    end = scenario.only_end()
+    assert (end["exit_code"], end["signal"]) == (0, None), end
+    assert end["verdict"] != "oom_kill", end
 
 
 def test_stdin_and_stdout_pass_through(launcher_of: LauncherOf) -> None:

@@ -20,6 +20,7 @@ LauncherOf = Callable[[Scenario], Launcher]
 LIMIT = 64 * MIB
 TOO_MUCH = 96 * MIB
 FITS = 32 * MIB
+OOM_STATUS = 137
 
 MOMENTS_S = [1.0, 3.0] if UNDER_EMULATION else [0.03 * step for step in range(1, 21)]
 """From the start of a launcher through import, attempt, kill, restart and second attempt."""
@@ -83,7 +84,11 @@ def test_a_stop_at_any_moment_leaves_no_process_and_no_cgroup(
         launcher.process.send_signal(number)
         # Before its first attempt a launcher is an ordinary Python program.
         by_python = (-number, 1, 130) if not scenario.events() else ()
-        assert launcher.finish().returncode in (128 + number, *by_python)
+        status = launcher.finish().returncode
+        # The program may die of its memory in the very moment; it is not started again all the same.
+        last = scenario.events("attempt_ended")[-1:]
+        killed = (OOM_STATUS,) if last and last[0]["verdict"] == "stopped" else ()
+        assert status in (128 + number, *by_python, *killed)
         launcher.assert_nothing_left()
 
 
@@ -100,11 +105,7 @@ def test_sigkill_of_the_launcher_at_any_moment_leaves_nothing_running(
         time.sleep(delay)
         launcher.process.kill()
         launcher.finish()
-        launcher.assert_no_process_left()
-        # The cgroup may stay when the kill came right after its mkdir; empty, the next run sweeps it up.
-        for leaf in launcher.leaves():
-            assert not (leaf / "cgroup.procs").read_text()
-            leaf.rmdir()
+        launcher.assert_nothing_left()
 
 
 def test_as_pid_1_it_reaps_orphans_forwards_signals_and_needs_no_guardian(launcher_of: LauncherOf) -> None:

@@ -19,6 +19,7 @@ from typing import Protocol
 from oomproof.errors import LeafUnavailable, OomproofError
 from oomproof.history.model import Outcome
 from oomproof.launch.events import EventWriter
+from oomproof.launch.guardian import Guardian
 from oomproof.launch.model import Attempt, AttemptPolicy, Evidence, Exit, SpawnStep, StopReason, Verdict
 from oomproof.launch.restart import RestartPolicy, pause_before_restart, wants_restart
 from oomproof.launch.signals import Signals
@@ -80,8 +81,9 @@ class RunResult:
 
     @property
     def succeeded(self) -> bool:
-        """The program ended well with `budget_bytes`."""
-        return self.exit_status == 0
+        """The program ended well, and by itself, with `budget_bytes`."""
+        stopped = not self.attempts or self.attempts[-1].judgement.verdict is Verdict.STOPPED
+        return self.exit_status == 0 and not stopped
 
     @property
     def budget_bytes(self) -> int | None:
@@ -122,7 +124,11 @@ def run_attempts(
         use_leaf=policy.use_leaf,
     )
     with contextlib.ExitStack() as stack:
-        return run.to_the_end(budget_bytes, signals or stack.enter_context(Signals()))
+        try:
+            return run.to_the_end(budget_bytes, signals or stack.enter_context(Signals()))
+        except OomproofError as error:
+            run.failed(error)
+            raise
 
 
 @dataclass(slots=True)
@@ -161,11 +167,11 @@ class _Run:
     def _attempt(self, budget_bytes: int, signals: Signals) -> Attempt:
         """One attempt from leaf to record."""
         number = len(self.attempts) + 1
-        with self._leaf() as leaf:
+        with self._leaf() as (leaf, guardian):
             attempt_id = self._started(number, budget_bytes, leaf)
-            evidence = self._supervise(number, budget_bytes, signals, leaf)
+            evidence = self._supervise(number, budget_bytes, signals, leaf, guardian)
         if self._could_not_join(evidence):
-            evidence = self._supervise(number, budget_bytes, signals, None)
+            evidence = self._supervise(number, budget_bytes, signals, None, None)
         attempt = self._with_next(Attempt(number, budget_bytes, evidence, judge(evidence)))
         self.attempts.append(attempt)
         if self.recorder is not None:
@@ -176,7 +182,14 @@ class _Run:
             self._run_hook(attempt, signals)
         return attempt
 
-    def _supervise(self, number: int, budget_bytes: int, signals: Signals, leaf: Leaf | None) -> Evidence:
+    def _supervise(
+        self,
+        number: int,
+        budget_bytes: int,
+        signals: Signals,
+        leaf: Leaf | None,
+        guardian: Guardian | None,
+    ) -> Evidence:
         policy = self.policy.attempt
         if self.policy.ok_with_kills:
             policy = replace(policy, stop_on_kill_inside=False)
@@ -185,6 +198,7 @@ class _Run:
             child_environment(self.environment, budget_bytes, number),
             signals,
             leaf=leaf,
+            guardian=guardian,
             policy=policy,
         )
         if leaf is not None:
@@ -207,16 +221,32 @@ class _Run:
             )
 
     @contextlib.contextmanager
-    def _leaf(self) -> Iterator[Leaf | None]:
-        """A fresh leaf for one attempt, removed afterwards; None where none can be made."""
-        leaf = self._make_leaf()
+    def _leaf(self) -> Iterator[tuple[Leaf | None, Guardian | None]]:
+        """A fresh leaf for one attempt and its guardian; the leaf is removed afterwards.
+
+        None where none can be made, and no guardian for PID 1, whose death ends all anyway.
+        """
+        leaf, guardian = self._make_leaf(), None
         try:
-            if leaf is not None and self.policy.limit_bytes is not None:
-                self._limit(leaf, self.policy.limit_bytes)
-            yield leaf
+            if leaf is not None:
+                # From its first moment on somebody outlives us who removes it.
+                guardian = self._guard(leaf)
+                if self.policy.limit_bytes is not None:
+                    self._limit(leaf, self.policy.limit_bytes)
+            yield leaf, guardian
         finally:
             if leaf is not None:
                 self._remove(leaf)
+            if guardian is not None:
+                guardian.dismiss()
+
+    def _guard(self, leaf: Leaf) -> Guardian | None:
+        try:
+            return None if os.getpid() == 1 else Guardian.start(leaf, "")
+        except OSError as error:
+            raise OomproofError(
+                f"no process could be forked: {error.strerror}; free memory, or raise pids.max and ulimit -u"
+            ) from error
 
     def _limit(self, leaf: Leaf, limit_bytes: int) -> None:
         try:
@@ -249,13 +279,11 @@ class _Run:
         )
 
     def _could_not_join(self, evidence: Evidence) -> bool:
+        """Whether to try the same attempt without a leaf; with a limit that would break a promise."""
         failure = evidence.spawn_failure
-        if failure is None or failure.step is not SpawnStep.JOIN:
+        if failure is None or failure.step is not SpawnStep.JOIN or self.policy.limit_bytes is not None:
             return False
-        why = f"entering it failed: {os.strerror(failure.errno)}"
-        if self.policy.limit_bytes is not None:
-            raise LeafUnavailable(f"the limited leaf cgroup cannot be used, {why}; go without --limit")
-        self._without_leaf(why)
+        self._without_leaf(f"entering it failed: {os.strerror(failure.errno)}")
         return True
 
     def _remove(self, leaf: Leaf) -> None:
@@ -275,6 +303,10 @@ class _Run:
             leaf=str(leaf.directory) if leaf else None,
         )
         return attempt_id
+
+    def failed(self, error: OomproofError) -> None:
+        """Close the stream of events of a run that could not go on."""
+        self._finished(error.exit_code, None)
 
     def _finished(self, exit_status: int, gave_up: str | None) -> RunResult:
         last = self.attempts[-1] if self.attempts else None
@@ -329,9 +361,7 @@ class _Run:
     def _raise_if_not_started(self, last: Attempt) -> None:
         failure = last.evidence.spawn_failure
         if failure is not None:
-            error = failure_to_error(failure, self.command, self.environment.get("PATH"))
-            self._finished(error.exit_code, None)
-            raise error
+            raise failure_to_error(failure, self.command, self.environment.get("PATH"))
 
 
 def _pause(seconds: float, signals: Signals) -> int | None:

@@ -11,11 +11,8 @@ from typing import Protocol
 
 from oomproof.launch import process_control
 from oomproof.launch.model import Kills, Scope
-from oomproof.leaf import Leaf, MemoryEvents
+from oomproof.leaf import Leaf, MemoryEvents, MemoryFiles, own_files
 from oomproof.leaf.model import read_fields
-from oomproof.leaf.v1 import LeafV1
-from oomproof.leaf.v2 import LeafV2
-from oomproof.limits.discovery import find_memory_cgroup
 
 _VMSTAT = Path("/proc/vmstat")
 """Its ``oom_kill`` counts every OOM kill on this kernel (Linux 4.13)."""
@@ -50,9 +47,8 @@ def counters_for(leaf: Leaf | None) -> Counters | None:
         if leaf.events().oom_kill is not None:
             return LeafCounters(leaf)
     else:
-        cgroup = find_memory_cgroup()
-        if cgroup is not None:
-            own = LeafV1(cgroup.directory) if cgroup.version == 1 else LeafV2(cgroup.directory)
+        own = own_files()
+        if own is not None:
             try:
                 return OwnCounters(own)
             except (OSError, LookupError):
@@ -72,11 +68,17 @@ class LeafCounters:
 
     def kills_so_far(self) -> int:
         """See `Counters`."""
-        return (self._leaf.events().oom_kill or 0) - (self._before.oom_kill or 0)
+        try:
+            return (self._leaf.events().oom_kill or 0) - (self._before.oom_kill or 0)
+        except OSError:
+            return 0  # somebody removes the leaf under our feet: the end will tell
 
     def watch(self) -> tuple[int, int] | None:
         """See `Counters`."""
-        return self._leaf.watch()
+        try:
+            return self._leaf.watch()
+        except OSError:
+            return None  # the kernel has no notification to spare: kills are found at the end
 
     def acknowledge(self, fd: int) -> None:
         """See `Counters`."""
@@ -88,7 +90,7 @@ class LeafCounters:
         limit = self._leaf.limit_bytes()
         return Kills(
             scope=Scope.LEAF,
-            source=str(_events_file(self._leaf)),
+            source=str(self._leaf.events_path),
             before=self._before.oom_kill or 0,
             after=after.oom_kill or 0,
             own_limit_reached=self._own_limit_reached(after, limit),
@@ -104,40 +106,36 @@ class LeafCounters:
             return False
         if after.oom is not None:
             return after.oom > (self._before.oom or 0)
-        return _highest_charge(self._leaf) > limit - _CHARGE_BATCH_BYTES
+        return (self._leaf.highest_charge_bytes() or 0) > limit - _CHARGE_BATCH_BYTES
 
 
 class OwnCounters:
     """Of the cgroup that oomproof itself runs in, which others may share."""
 
-    def __init__(self, own: Leaf) -> None:
+    def __init__(self, own: MemoryFiles) -> None:
         self._own = own
         self._before = self._count()
         self._alone = True
         self._look_around()
 
     def kills_so_far(self) -> int:
-        """See `Counters`: with others in the cgroup none is certain."""
-        self._look_around()
-        return self._count() - self._before if self._alone else 0
+        """See `Counters`: a victim that came and went may have been anybody's, so no kill is a reason
+        to end a program that runs."""
+        return 0
 
     def watch(self) -> tuple[int, int] | None:
-        """See `Counters`. v1 wants a cgroupfs that can be written to."""
-        try:
-            return self._own.watch()
-        except OSError:
-            return None
+        """See `Counters`: there is nothing to act on."""
+        return None
 
     def acknowledge(self, fd: int) -> None:
         """See `Counters`."""
-        self._own.acknowledge(fd)
 
     def finish(self) -> Kills:
         """See `Counters`."""
         self._look_around()
         return Kills(
             scope=Scope.OWN,
-            source=str(_events_file(self._own)),
+            source=str(self._own.events_path),
             before=self._before,
             after=self._count(),
             alone=self._alone,
@@ -145,7 +143,7 @@ class OwnCounters:
 
     def _count(self) -> int:
         # Of this very cgroup: v1 counts a victim where it lives, and v2's file includes all below.
-        return read_fields(_events_file(self._own))["oom_kill"]
+        return read_fields(self._own.events_path)["oom_kill"]
 
     def _look_around(self) -> None:
         """A foreign process that was seen once may have been the victim at any time."""
@@ -181,14 +179,3 @@ class HostCounters:
 
     def _count(self) -> int:
         return read_fields(_VMSTAT)["oom_kill"]
-
-
-def _events_file(leaf: Leaf) -> Path:
-    return leaf.directory / ("memory.oom_control" if isinstance(leaf, LeafV1) else "memory.events")
-
-
-def _highest_charge(leaf: Leaf) -> int:
-    """What v1 charged at most against the leaf's limits, which are equal with and without swap."""
-    names = ("memory.max_usage_in_bytes", "memory.memsw.max_usage_in_bytes")
-    files = (leaf.directory / name for name in names)
-    return max((int(file.read_text()) for file in files if file.exists()), default=0)

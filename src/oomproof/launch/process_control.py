@@ -55,8 +55,30 @@ def raise_oom_score_adj(value: int) -> None:
     needs no privilege.
     """
     file = Path("/proc/self/oom_score_adj")
-    if int(file.read_text()) < value:
-        file.write_text(str(min(value, _OOM_SCORE_ADJ_MAX)))
+    try:
+        if int(file.read_text()) < value:
+            file.write_text(str(min(value, _OOM_SCORE_ADJ_MAX)))
+    except OSError:
+        pass  # a masked or read-only /proc: it is a preference, not a reason to start nothing
+
+
+def send(pid: int, number: int) -> bool:
+    """Signal a process (or, negative, a group); False when nobody is there.
+
+    A process that is not ours to signal (setuid) is left to be found among the survivors.
+    """
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def group_of(pid: int) -> int | None:
+    """The process group of `pid`; None when it has ended."""
+    return _field(pid, _PGRP)
 
 
 def alone_in_group() -> bool:
@@ -85,11 +107,11 @@ def _processes() -> list[int]:
 
 
 def _field(pid: int, number: int) -> int | None:
-    """A field of ``/proc/PID/stat`` after the command (0 is the state); None when it has ended."""
+    """A field of ``/proc/PID/stat`` after the command (0 is the state); None when it cannot be told."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None  # hidepid shows others' names and nothing more
     # The command in parentheses may hold anything: fields are counted from the last ")".
     return int(stat.rpartition(")")[2].split()[number])
 
@@ -120,10 +142,7 @@ def kill_descendants(spare: frozenset[int], timeout_s: float) -> list[int]:
     while children() - spare:
         alive = descendants(me, spare)
         for pid in alive:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass  # it ended meanwhile
+            send(pid, signal.SIGKILL)
         for pid in alive:
             _reap(pid)
         if not children() - spare:

@@ -131,6 +131,11 @@ def failure_to_error(failure: SpawnFailure, command: Sequence[str], path: str | 
         return OomproofError(
             f"no process could be forked for {name!r}: {reason}; free memory, or raise pids.max and ulimit -u"
         )
+    if failure.step is SpawnStep.JOIN:
+        return OomproofError(
+            f"{name!r} could not enter its limited cgroup: {reason}; see that its cgroup.procs can be written"
+            " to, or go without --limit"
+        )
     if failure.step is not SpawnStep.EXEC:
         return OomproofError(
             f"the process for {name!r} could not be prepared ({failure.step.value}): {reason}"

@@ -52,9 +52,12 @@ def supervise(
     signals: Signals,
     *,
     leaf: Leaf | None = None,
+    guardian: Guardian | None = None,
     policy: AttemptPolicy | None = None,
 ) -> Evidence:
     """Run `command` in `leaf` (or in the own cgroup) until it and all it started are gone.
+
+    `guardian` is that of the leaf; without one the attempt gets its own, which PID 1 does without.
 
     Signals that `signals` catches meanwhile are passed on. Never raises for what the program
     does; whatever happens here, nothing of the attempt is left running.
@@ -65,19 +68,19 @@ def supervise(
     process_control.become_subreaper()
     process_control.give_memory_back()
     spare = {os.getpid(), *process_control.children()}
-    guardian = None
-    if os.getpid() != 1:
+    own_guardian = None
+    if guardian is None and os.getpid() != 1:
         try:
-            guardian = Guardian.start(leaf, mark)
+            own_guardian = Guardian.start(leaf, mark)
         except OSError as error:
             return Evidence(spawn_failure=SpawnFailure(SpawnStep.FORK, error.errno or 0))
-        spare.add(guardian.pid)
+        spare.add(own_guardian.pid)
     try:
         attempt = _Attempt(signals, leaf, policy or AttemptPolicy(), frozenset(spare))
         return attempt.run(command, environment)
     finally:
-        if guardian is not None:
-            guardian.dismiss()
+        if own_guardian is not None:
+            own_guardian.dismiss()
 
 
 class _Attempt:
@@ -233,22 +236,24 @@ class _Attempt:
     # -- signals and the terminal ---------------------------------------------------------
 
     def _forward(self, number: int) -> None:
-        number = self._policy.signal_map.get(number, number)
-        if number in STOPS:
-            self._mark(number, StopReason.STOP)
+        received, number = number, self._policy.signal_map.get(number, number)
+        if received in STOPS or number in STOPS:
+            self._mark(received if received in STOPS else number, StopReason.STOP)
         if number == signal.SIGCONT:
             self._continue()
         self._send(number, to_group=number in _JOB_CONTROL or self._policy.forward_to_group)
 
     def _send(self, number: int, *, to_group: bool) -> None:
-        try:
-            if to_group:
-                os.killpg(self._main, number)
-                return
-        except ProcessLookupError:
-            pass  # the main process left the group that we made for it
-        # Not collected yet, so the pid is still its own even when it has ended.
-        os.kill(self._main, number)
+        if to_group and process_control.send(-self._main, number):
+            return
+        # Not in the group that we made for it; not collected yet, so the pid is still its own.
+        process_control.send(self._main, number)
+
+    def _send_to_all(self, number: int) -> None:
+        """To the main process' group and, should it have left that, to itself."""
+        process_control.send(-self._main, number)
+        if process_control.group_of(self._main) != self._main:
+            process_control.send(self._main, number)
 
     def _mark(self, number: int, reason: StopReason) -> None:
         """Remember why it will end: the latest reason, but SIGTERM from outside stays and our answer
@@ -311,12 +316,12 @@ class _Attempt:
 
     def _act(self, what: str, now: float) -> None:
         if what == "kill":
-            self._send(signal.SIGKILL, to_group=True)
+            self._send_to_all(signal.SIGKILL)
             return
         reason = StopReason.TIMEOUT if what == "timeout" else StopReason.KILL_INSIDE
         self._mark(signal.SIGTERM, reason)
-        self._send(signal.SIGTERM, to_group=True)
-        self._send(signal.SIGCONT, to_group=True)
+        self._send_to_all(signal.SIGTERM)
+        self._send_to_all(signal.SIGCONT)
         self._due["kill"] = now + self._policy.grace_s
 
     # -- the end --------------------------------------------------------------------------
@@ -324,8 +329,7 @@ class _Attempt:
     def _end_everything(self) -> tuple[list[int], int, int]:
         """Kill all that is left; survivors, the main process' wait status and its largest RSS."""
         self._end = time.monotonic()
-        self._send(signal.SIGKILL, to_group=True)
-        self._send(signal.SIGKILL, to_group=False)
+        self._send_to_all(signal.SIGKILL)
         survivors: set[int] = set()
         if self._leaf is not None:
             survivors.update(self._leaf.kill_all(KILL_TIMEOUT_S))

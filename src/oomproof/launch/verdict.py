@@ -25,6 +25,7 @@ from oomproof.launch.model import (
     KernelKill,
     Kills,
     Scope,
+    StopMark,
     StopReason,
     Verdict,
     signal_name,
@@ -32,8 +33,7 @@ from oomproof.launch.model import (
 from oomproof.units import format_size
 
 INTERRUPT_WINDOW_S = 30.0
-"""A program may use SIGINT, SIGQUIT or SIGHUP for other ends than its own: if it lives on for
-longer than this, the signal is not what ended it."""
+"""A program that lives on for longer than this after SIGINT, SIGQUIT or SIGHUP did not end by it."""
 
 _SHELL_SIGKILL = 128 + signal.SIGKILL
 
@@ -68,7 +68,7 @@ def _stopped(evidence: Evidence, exit_: Exit) -> _Finding:
     stop = evidence.stop
     if stop is None:
         # Keys at the terminal reach the program without passing through us.
-        if evidence.foreground and exit_.signal in (signal.SIGINT, signal.SIGQUIT):
+        if evidence.foreground and exit_.status in (128 + signal.SIGINT, 128 + signal.SIGQUIT):
             return Verdict.STOPPED, Confidence.HIGH, ["the terminal, which the program held, sends it"]
         return None
     if stop.reason is StopReason.KILL_INSIDE:
@@ -79,13 +79,25 @@ def _stopped(evidence: Evidence, exit_: Exit) -> _Finding:
     elif stop.reason is StopReason.CANCELLED:
         sentences = [f"oomproof cancelled it with {name} {ago}"]
     else:
-        because = stop.signal == signal.SIGTERM or exit_.status == 128 + stop.signal
-        if not because and stop.seconds_before_end > INTERRUPT_WINDOW_S:
+        if not _ends_by(stop, exit_, evidence):
             return None
         sentences = [f"oomproof was asked to end it and passed on {name} {ago}"]
     if evidence.oom_kills:
         sentences.append(_counter_sentence(evidence.kills))
     return Verdict.STOPPED, Confidence.CERTAIN, sentences
+
+
+def _ends_by(stop: StopMark, exit_: Exit, evidence: Evidence) -> bool:
+    """Whether a signal that was passed on is what ended the program.
+
+    SIGTERM always counts as the wish to end it. A program may use the others for other ends:
+    SIGHUP to load its configuration again, SIGQUIT to print its threads, SIGINT to cancel.
+    """
+    if stop.signal == signal.SIGTERM or exit_.status == 128 + stop.signal:
+        return True
+    if stop.seconds_before_end > INTERRUPT_WINDOW_S:
+        return False
+    return stop.signal == signal.SIGINT or (not evidence.oom_kills and exit_.status == 0)
 
 
 def _killed_in_leaf(evidence: Evidence, exit_: Exit) -> _Finding:  # noqa: ARG001  the counter alone decides
@@ -114,16 +126,16 @@ def _killed_nearby(evidence: Evidence, exit_: Exit) -> _Finding:
     kills = evidence.kills
     if kills is None or kills.scope is not Scope.OWN or not kills.delta:
         return None
-    sentences = [_counter_sentence(kills), *_details(evidence)]
-    if kills.alone:
-        sentences.append("no foreign process was seen in that cgroup")
-        return Verdict.OOM_KILL, Confidence.HIGH, sentences
     if _all_victims_foreign(evidence, exit_):
         return None
-    sentences.append("other processes share that cgroup and may have been the victims")
+    sentences = [_counter_sentence(kills), *_details(evidence)]
+    if kills.alone:
+        sentences.append("no foreign process was seen in that cgroup, but one may have come and gone")
+    else:
+        sentences.append("other processes share that cgroup and may have been the victims")
     if exit_.signal == signal.SIGKILL or exit_.code == _SHELL_SIGKILL:
         return Verdict.OOM_KILL, Confidence.HIGH, sentences
-    confidence = Confidence.LOW if exit_.code == 0 else Confidence.MEDIUM
+    confidence = Confidence.LOW if exit_.code == 0 and not kills.alone else Confidence.MEDIUM
     return Verdict.OOM_SUSPECTED, confidence, sentences
 
 

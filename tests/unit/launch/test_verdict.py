@@ -118,7 +118,37 @@ TABLE = {
         Verdict.OOM_KILL,
         Confidence.HIGH,
     ),
-    "exit 0, nobody else there": (seen(Exit(0), kills=own(1, alone=True)), Verdict.OOM_KILL, Confidence.HIGH),
+    "exit 0, nobody else seen": (
+        seen(Exit(0), kills=own(1, alone=True)),
+        Verdict.OOM_SUSPECTED,
+        Confidence.MEDIUM,
+    ),
+    "killed, nobody else seen, log names others": (
+        seen(SIGKILLED, kills=own(1, alone=True), kernel_log=(logged(5),), pids_comparable=True),
+        Verdict.KILLED_UNKNOWN,
+        Confidence.CERTAIN,
+    ),
+    "reloaded, then killed in its leaf": (
+        seen(SIGKILLED, kills=leaf(1), stop=stop(1)),
+        Verdict.OOM_KILL,
+        Confidence.CERTAIN,
+    ),
+    "threads printed, then killed in its leaf": (
+        seen(SIGKILLED, kills=leaf(1), stop=stop(3)),
+        Verdict.OOM_KILL,
+        Confidence.CERTAIN,
+    ),
+    "reloaded, then failed": (seen(Exit(1), kills=leaf(0), stop=stop(1)), Verdict.EXITED, Confidence.CERTAIN),
+    "told by SIGHUP, ended well": (
+        seen(Exit(0), kills=leaf(0), stop=stop(1)),
+        Verdict.STOPPED,
+        Confidence.CERTAIN,
+    ),
+    "Ctrl-C at the terminal, answered with 130": (
+        seen(Exit(130), kills=leaf(0), foreground=True),
+        Verdict.STOPPED,
+        Confidence.HIGH,
+    ),
     "killed, shared": (seen(SIGKILLED, kills=own(1)), Verdict.OOM_KILL, Confidence.HIGH),
     "137, shared": (seen(Exit(137), kills=own(1)), Verdict.OOM_KILL, Confidence.HIGH),
     "exit 247, shared": (seen(Exit(247), kills=own(1)), Verdict.OOM_SUSPECTED, Confidence.MEDIUM),
