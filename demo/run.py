@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -68,12 +69,11 @@ def launch(directory: Path, rows: int, settings: list[str]) -> int:
         *(sys.executable, "-m", "oomproof", "run", *settings, "--events", str(events), "--history", "none"),
         *("--", *_WORKLOAD, "work", str(directory), "--rows", str(rows), "--memory-limit", "{budget}"),
     ]
-    log_before = kernel_kills()
     with answer.open("wb") as stdout:
         status = subprocess.run(command, stdout=stdout, check=False).returncode
     step("what happened")
     tell_attempts(events)
-    tell_kernel_log(log_before)
+    tell_kernel_log(events)
     return tell_answer(answer, status, expected(rows))
 
 
@@ -92,22 +92,20 @@ def tell_attempts(events: Path) -> None:
             print(f"             {evidence}")
 
 
-def kernel_kills() -> list[str] | None:
-    """The kernel's own lines about processes killed for memory; None when its log cannot be read."""
+def tell_kernel_log(events: Path) -> None:
+    """The kernel's own lines about the processes that it killed in the attempts' cgroups."""
     done = subprocess.run(["dmesg"], capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
-        return None
-    return [line for line in done.stdout.splitlines() if "Killed process" in line]
-
-
-def tell_kernel_log(before: list[str] | None) -> None:
-    """The lines that were not there before."""
-    after = kernel_kills()
-    if before is None or after is None:
         print("  the kernel's log cannot be read here")
         return
-    for line in after:
-        if line not in before:
+    started = (json.loads(line) for line in events.read_text().splitlines())
+    leaves = [Path(event["leaf"]).name for event in started if event.get("leaf")]
+    log = done.stdout.splitlines()
+    # The line of the decision names the cgroup and the victim, the line of the kill only the latter.
+    decisions = [line for line in log if "oom-kill:" in line and any(f"/{leaf}," in line for leaf in leaves)]
+    victims = re.findall(r",pid=(\d+),", "\n".join(decisions))
+    for line in log:
+        if any(f"Killed process {pid} " in line for pid in victims):
             print(f"  kernel: {line}")
 
 

@@ -194,3 +194,57 @@ def test_a_failure_is_tried_again_when_asked_for_with_the_same_budget(environ: d
     settings = ["--limit", "100MiB", "--budget", "80MiB", "--history", "none", "--restart", "on-failure"]
     done = oomproof("run", *settings, "--", "sh", "-c", program, environ=environ)
     assert (done.returncode, done.stdout) == (0, "80\n80\n"), done.stderr
+
+
+def test_a_benchmark_that_was_told_to_stop_is_followed_by_no_program(environ: dict[str, str]) -> None:
+    bench = "sh -c 'trap \"exit 0\" TERM; echo benchmark; while :; do sleep 0.05; done'"
+    settings = ["entrypoint", "--no-probe", "--limit", "64MiB", "--history", "none", "--bench", bench]
+    process = subprocess.Popen(
+        [*OOMPROOF, *settings, "--", "echo", "program"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environ,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "benchmark\n"
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, out) == (0, ""), err
+    assert "the program is not started" in err
+
+
+def test_a_stop_that_is_passed_on_as_another_signal_is_a_stop(environ: dict[str, str]) -> None:
+    program = "trap 'exit 1' USR1; echo program; while :; do sleep 0.05; done"
+    settings = ["--signal-map", "TERM:USR1", "--restart", "always", "--no-leaf", "--history", "none"]
+    process = subprocess.Popen(
+        [*OOMPROOF, "run", *settings, "--", "sh", "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environ,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "program\n"
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, out) == (1, ""), err
+    assert "stopped" in err
+
+
+def test_a_limit_that_cannot_be_set_closes_the_stream_of_events(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    events = tmp_path / "events.jsonl"
+    settings = ["--limit", "64MiB", "--budget", "32MiB", "--history", "none", "--events", str(events)]
+    hide = 'umount -l /sys/fs/cgroup/memory 2>/dev/null; mount -t tmpfs none /sys/fs/cgroup && exec "$@"'
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("needs root and unshare to hide the cgroup filesystem")
+    command = ["unshare", "--mount", "sh", "-c", hide, "sh", *OOMPROOF, "run", *settings, "--", "true"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environ, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 125, done.stderr
+    told = [json.loads(line)["event"] for line in events.read_text().splitlines()]
+    assert told == ["planned", "finished"]
+    assert "leave --limit out" in done.stderr
