@@ -214,9 +214,13 @@ def test_a_benchmark_that_was_told_to_stop_is_followed_by_no_program(environ: di
     assert "the program is not started" in err
 
 
-def test_a_stop_that_is_passed_on_as_another_signal_is_a_stop(environ: dict[str, str]) -> None:
-    program = "trap 'exit 1' USR1; echo program; while :; do sleep 0.05; done"
-    settings = ["--signal-map", "TERM:USR1", "--restart", "always", "--no-leaf", "--history", "none"]
+@pytest.mark.parametrize(("received", "sent"), [("TERM", "USR1"), ("HUP", "TERM"), ("TERM", "INT")])
+def test_a_stop_that_is_passed_on_as_another_signal_is_a_stop(
+    environ: dict[str, str], received: str, sent: str
+) -> None:
+    program = f"trap 'exit 1' {sent}; echo program; while :; do sleep 0.05; done"
+    mapping = f"{received}:{sent}"
+    settings = ["--signal-map", mapping, "--restart", "always", "--no-leaf", "--history", "none"]
     process = subprocess.Popen(
         [*OOMPROOF, "run", *settings, "--", "sh", "-c", program],
         stdout=subprocess.PIPE,
@@ -226,7 +230,7 @@ def test_a_stop_that_is_passed_on_as_another_signal_is_a_stop(environ: dict[str,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "program\n"
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.Signals[f"SIG{received}"])
     out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (1, ""), err
     assert "stopped" in err
@@ -245,6 +249,7 @@ def test_a_limit_that_cannot_be_set_closes_the_stream_of_events(
         command, capture_output=True, text=True, env=environ, timeout=PATIENCE_S, check=False
     )
     assert done.returncode == 125, done.stderr
-    told = [json.loads(line)["event"] for line in events.read_text().splitlines()]
-    assert told == ["planned", "finished"]
+    planned, finished = (json.loads(line) for line in events.read_text().splitlines())
+    assert (planned["event"], finished["event"]) == ("planned", "finished")
+    assert (finished["exit_status"], finished["verdict"]) == (125, "not_started")
     assert "leave --limit out" in done.stderr

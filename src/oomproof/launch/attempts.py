@@ -306,15 +306,17 @@ class _Run:
 
     def failed(self, error: OomproofError) -> None:
         """Close the stream of events of a run that could not go on."""
-        self._finished(error.exit_code, None)
+        self._finished(error.exit_code, None, Verdict.NOT_STARTED)
 
-    def _finished(self, exit_status: int, gave_up: str | None) -> RunResult:
+    def _finished(
+        self, exit_status: int, gave_up: str | None, without_attempts: Verdict = Verdict.STOPPED
+    ) -> RunResult:
         last = self.attempts[-1] if self.attempts else None
         self.events.emit(
             "finished",
             exit_status=exit_status,
             attempts=len(self.attempts),
-            verdict=last.judgement.verdict.value if last else Verdict.STOPPED.value,
+            verdict=(last.judgement.verdict if last else without_attempts).value,
             budget_bytes=last.budget_bytes if last else None,
         )
         return RunResult(exit_status, tuple(self.attempts), gave_up)

@@ -2,7 +2,8 @@
 
 It holds one end of a pipe and sleeps. When oomproof dies the pipe ends, and it kills what
 the attempt left: the leaf cgroup and all in it; without a leaf, every process that carries
-the attempt's mark in its environment, which setsid grandchildren inherit as well.
+the attempt's mark in its environment, which setsid grandchildren inherit as well. One that has
+wiped its environment, too, is not found.
 It costs 1 to 2 MiB of private memory, since it shares all else with oomproof.
 Not needed by PID 1: when that dies, the kernel kills the whole pid namespace.
 """

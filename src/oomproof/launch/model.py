@@ -92,6 +92,8 @@ class StopMark:
     reason: StopReason
     seconds_before_end: float
     """Between the mark and the end of the main process."""
+    sent: int | None = None
+    """What was passed on in its place (``--signal-map``); None: the same."""
 
 
 class SpawnStep(StrEnum):

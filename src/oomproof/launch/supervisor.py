@@ -103,7 +103,8 @@ class _Attempt:
         self._started = time.monotonic()
         self._due: dict[str, float] = {}
         self._rechecks: list[float] = []
-        self._stop: tuple[int, StopReason, float] | None = None
+        self._stop: tuple[tuple[int, int], StopReason, float] | None = None
+        """(received, passed on), why, when."""
         self._kill_noticed: float | None = None
         self._failure: SpawnFailure | None = None
         self._report: Child | None = None
@@ -238,7 +239,7 @@ class _Attempt:
     def _forward(self, number: int) -> None:
         received, number = number, self._policy.signal_map.get(number, number)
         if received in STOPS or number in STOPS:
-            self._mark(received if received in STOPS else number, StopReason.STOP)
+            self._mark(received, StopReason.STOP, sent=number)
         if number == signal.SIGCONT:
             self._continue()
         self._send(number, to_group=number in _JOB_CONTROL or self._policy.forward_to_group)
@@ -255,13 +256,14 @@ class _Attempt:
         if process_control.group_of(self._main) != self._main:
             process_control.send(self._main, number)
 
-    def _mark(self, number: int, reason: StopReason) -> None:
+    def _mark(self, number: int, reason: StopReason, sent: int | None = None) -> None:
         """Remember why it will end: the latest reason, but SIGTERM from outside stays and our answer
         to a kill gives way to all others."""
-        told_to_end = self._stop is not None and self._stop[:2] == (signal.SIGTERM, StopReason.STOP)
-        if told_to_end or (self._stop is not None and reason is StopReason.KILL_INSIDE):
+        before = self._stop
+        told_to_end = before is not None and before[1] is StopReason.STOP and signal.SIGTERM in before[0]
+        if told_to_end or (before is not None and reason is StopReason.KILL_INSIDE):
             return
-        self._stop = (number, reason, time.monotonic())
+        self._stop = ((number, number if sent is None else sent), reason, time.monotonic())
 
     def _stopped(self, number: int) -> None:
         """The program was stopped (Ctrl-Z): stop as well, so that our shell sees it."""
@@ -342,8 +344,8 @@ class _Attempt:
     def _tell(self, survivors: list[int], wait_status: int, max_rss: int) -> Evidence:
         stop = None
         if self._stop is not None:
-            number, reason, when = self._stop
-            stop = StopMark(number, reason, max(0.0, self._end - when))
+            (received, sent), reason, when = self._stop
+            stop = StopMark(received, reason, max(0.0, self._end - when), sent)
         peak = self._leaf.peak_bytes() if self._leaf else None
         exit_ = Exit.from_wait_status(wait_status)
         kills = self._counters.finish() if self._counters else None

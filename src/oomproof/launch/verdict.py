@@ -93,11 +93,12 @@ def _ends_by(stop: StopMark, exit_: Exit, evidence: Evidence) -> bool:
     SIGTERM always counts as the wish to end it. A program may use the others for other ends:
     SIGHUP to load its configuration again, SIGQUIT to print its threads, SIGINT to cancel.
     """
-    if stop.signal == signal.SIGTERM or exit_.status == 128 + stop.signal:
+    numbers = {stop.signal, stop.signal if stop.sent is None else stop.sent}
+    if signal.SIGTERM in numbers or exit_.status - 128 in numbers:
         return True
     if stop.seconds_before_end > INTERRUPT_WINDOW_S:
         return False
-    return stop.signal == signal.SIGINT or (not evidence.oom_kills and exit_.status == 0)
+    return signal.SIGINT in numbers or (not evidence.oom_kills and exit_.status == 0)
 
 
 def _killed_in_leaf(evidence: Evidence, exit_: Exit) -> _Finding:  # noqa: ARG001  the counter alone decides
