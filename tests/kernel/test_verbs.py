@@ -14,14 +14,13 @@ from typing import Any
 
 import pytest
 
-from kernel.launching import HOG, wait_until
+from kernel.launching import HOG, PATIENCE_S, wait_until
 from oomproof.leaf import Leaf, make_leaf
 from oomproof.units import MIB
 
 pytestmark = pytest.mark.kernel
 
 LIMIT = 96 * MIB
-PATIENCE_S = 100
 OOMPROOF = [sys.executable, "-m", "oomproof"]
 
 
