@@ -53,6 +53,16 @@ def test_command_of_the_readme(command: str, reader: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_the_program_that_the_readme_says_is_killed_is_killed_once(tmp_path: Path) -> None:
+    need(leaf_problem())
+    [command] = [command for command in RUNNABLE if "fits now" in command]
+    environ = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    done = subprocess.run(["bash", "-c", command], env=environ, capture_output=True, text=True, check=False)
+    assert "attempt 1: oom_kill (certain)" in done.stderr
+    assert "attempt 2: exited" in done.stderr
+    assert done.stdout.startswith("fits now: ")
+
+
 def test_the_readme_shows_every_verb() -> None:
     from oomproof.cli import VERBS
 

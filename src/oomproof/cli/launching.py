@@ -70,7 +70,7 @@ def announce(plan: Plan, events: EventWriter, command: Sequence[str]) -> None:
         output.say(f"notice: {notice}")
     output.say(
         f"plan: budget {format_size(plan.budget_bytes)} of {format_size(plan.allowed_bytes)}"
-        f" ({plan.terms[0].source}), margin {format_size(plan.margin_bytes)}"
+        f" that can be had ({plan.terms[0].source}), margin {format_size(plan.margin_bytes)}"
     )
     document = plan.as_json()
     del document["schema_version"]

@@ -32,7 +32,10 @@ def parse_exit_code(text: str) -> int:
 
 def parse_exit_codes(text: str) -> frozenset[int]:
     """Exit codes with commas between them; raises ValueError."""
-    return frozenset(parse_exit_code(word.strip()) for word in text.split(","))
+    codes = frozenset(parse_exit_code(word.strip()) for word in text.split(","))
+    if 0 in codes:
+        raise ValueError("0 says that all went well")
+    return codes
 
 
 def parse_restart(text: str) -> RestartMode:
@@ -91,7 +94,13 @@ LAUNCHING: tuple[Setting, ...] = (
     Setting("events", str, None, "write one JSON object a line to FILE or fd:N", "TARGET"),
     Setting("history", str, None, f"keep the history in FILE; {NO_HISTORY}: remember nothing", "FILE"),
     Setting("leaf", config.parse_switch, True, "a cgroup for each attempt where possible (on by default)"),
-    Setting("grace", config.parse_seconds, 10.0, "from SIGTERM to SIGKILL (default: 10)", "SECONDS"),
+    Setting(
+        "grace",
+        config.parse_seconds,
+        10.0,
+        "from SIGTERM to SIGKILL where oomproof itself ends an attempt (default: 10)",
+        "SECONDS",
+    ),
     Setting("timeout", config.parse_seconds, None, "end an attempt after this long", "SECONDS"),
     Setting(
         "stop_on_kill",

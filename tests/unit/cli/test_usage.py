@@ -43,6 +43,7 @@ REFUSED = {
     "restart": (["run", "--restart", "sometimes", "--", "true"], "never, on-failure, always"),
     "pattern": (["run", "--oom-pattern", "(", "--", "true"], "--oom-pattern: '(' cannot be used"),
     "oom codes": (["run", "--oom-codes", "3,x", "--", "true"], "--oom-codes: '3,x' cannot be used"),
+    "success as a lack of memory": (["run", "--oom-codes", "0", "--", "true"], "0 says that all went well"),
     "oom score": (["run", "--oom-score-adj", "2000", "--", "true"], "-1000 to 1000"),
     "events descriptor": (["run", "--events", "fd:99", "--", "true"], "not open for writing"),
     "events file": (["run", "--events", "/nowhere/events", "--", "true"], "No such file or directory"),
