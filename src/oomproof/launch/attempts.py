@@ -229,7 +229,7 @@ class _Run:
         leaf, guardian = self._make_leaf(), None
         try:
             if leaf is not None:
-                # From its first moment on somebody outlives us who removes it.
+                # From here on somebody outlives us who removes it; before, the next `make_leaf` sweeps it up.
                 guardian = self._guard(leaf)
                 if self.policy.limit_bytes is not None:
                     self._limit(leaf, self.policy.limit_bytes)
