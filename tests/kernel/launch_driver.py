@@ -2,23 +2,30 @@
 
 Its own process, because a launcher is the subreaper of all its descendants and ends them;
 several scenarios in one, because the interpreter starts slowly in a guest under emulation.
+As on the command line, signals are caught before anything else is imported: a KeyboardInterrupt
+in a callback of the import machinery is printed and forgotten.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import sys
-from pathlib import Path
-from typing import Any
+from oomproof.launch.signals import Signals
 
-from oomproof.errors import OomproofError
-from oomproof.history.model import Run
-from oomproof.history.record import Record
-from oomproof.launch.attempts import RunPolicy, run_attempts
-from oomproof.launch.events import open_events
-from oomproof.launch.model import AttemptPolicy
+caught = Signals()
+caught.__enter__()
+
+import json  # noqa: E402
+import os  # noqa: E402
+import signal  # noqa: E402
+import sys  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+from oomproof.errors import OomproofError  # noqa: E402
+from oomproof.history.model import Run  # noqa: E402
+from oomproof.history.record import Record  # noqa: E402
+from oomproof.launch.attempts import RunPolicy, run_attempts  # noqa: E402
+from oomproof.launch.events import open_events  # noqa: E402
+from oomproof.launch.model import AttemptPolicy  # noqa: E402
 
 
 def say(message: str) -> None:
@@ -47,6 +54,7 @@ def run(scenario: dict[str, Any]) -> int:
             events=events,
             environment=scenario["environment"],
             policy=policy,
+            signals=caught,
         ).exit_status
 
 

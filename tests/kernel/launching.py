@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -113,6 +114,12 @@ class Launcher:
     def process(self) -> subprocess.Popen[bytes]:
         assert self._process is not None, "started"
         return self._process
+
+    def catches_signals(self) -> bool:
+        """Whether it no longer dies of a signal that Python itself leaves alone."""
+        caught = re.search(r"^SigCgt:\s*(\w+)", Path(f"/proc/{self.process.pid}/status").read_text(), re.M)
+        assert caught is not None
+        return bool(int(caught[1], 16) & 1 << signal.SIGRTMAX - 1)
 
     def finish(self, given: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
         out, err = self.process.communicate(given, timeout=PATIENCE_S)
