@@ -18,10 +18,11 @@ from typing import Protocol
 
 from oomproof.errors import LeafUnavailable, OomproofError
 from oomproof.history.model import Outcome
+from oomproof.launch.deciding import Next, decide, is_lack
 from oomproof.launch.events import EventWriter
 from oomproof.launch.guardian import Guardian
 from oomproof.launch.model import Attempt, AttemptPolicy, Evidence, Exit, SpawnStep, StopReason, Verdict
-from oomproof.launch.restart import RestartPolicy, pause_before_restart, wants_restart
+from oomproof.launch.restart import RestartPolicy
 from oomproof.launch.signals import Signals
 from oomproof.launch.spawn import failure_to_error
 from oomproof.launch.supervisor import supervise, wait_for_memory
@@ -29,7 +30,6 @@ from oomproof.launch.telling import describe, event_fields, hook_environment, ou
 from oomproof.launch.template import child_environment, expand_command
 from oomproof.launch.verdict import judge
 from oomproof.leaf import Leaf, make_leaf
-from oomproof.units import format_size
 
 __all__ = ["OOM_EXIT_STATUS", "Attempt", "Recorder", "RunPolicy", "RunResult", "describe", "run_attempts"]
 
@@ -54,7 +54,7 @@ class RunPolicy:
     """How a run is run. Sizes in bytes."""
 
     retries: int = 3
-    """Attempts with a smaller budget after the first one."""
+    """Attempts with another budget after the first one."""
     limit_bytes: int | None = None
     """Limit of each attempt's leaf cgroup; without a leaf there is no limit, which is an error."""
     use_leaf: bool = True
@@ -144,6 +144,8 @@ class _Run:
     policy: RunPolicy
     use_leaf: bool
     attempts: list[Attempt] = field(default_factory=list)
+    following: Next = field(default_factory=Next)
+    """What follows the last of them."""
 
     def to_the_end(self, budget_bytes: int, signals: Signals) -> RunResult:
         """All attempts, and the events that close a run."""
@@ -156,7 +158,7 @@ class _Run:
                 break
             budget_bytes, pause_s = last.next_budget_bytes, last.pause_s
         self._raise_if_not_started(last)
-        gave_up = self._why_no_more(last)
+        gave_up = self.following.gave_up
         if gave_up is not None:
             self.say(f"giving up: {gave_up}")
             self.events.emit(
@@ -172,12 +174,18 @@ class _Run:
             evidence = self._supervise(number, budget_bytes, signals, leaf, guardian)
         if self._could_not_join(evidence):
             evidence = self._supervise(number, budget_bytes, signals, None, None)
-        attempt = self._with_next(Attempt(number, budget_bytes, evidence, judge(evidence)))
+        attempt = Attempt(number, budget_bytes, evidence, judge(evidence))
+        self.following = self._decide(attempt)
+        attempt = replace(
+            attempt, next_budget_bytes=self.following.budget_bytes, pause_s=self.following.pause_s
+        )
         self.attempts.append(attempt)
         if self.recorder is not None:
             self.recorder.attempt_ended(attempt_id, outcome(attempt))
         self.events.emit("attempt_ended", **event_fields(attempt))
         self.say(describe(attempt))
+        if self.following.notice is not None:
+            self.say(f"notice: {self.following.notice}")
         if self.policy.on_oom_exec and self._is_oom(attempt):
             self._run_hook(attempt, signals)
         return attempt
@@ -324,36 +332,16 @@ class _Run:
     # -- deciding -------------------------------------------------------------------------
 
     def _is_oom(self, attempt: Attempt) -> bool:
-        if not attempt.judgement.calls_for_less:
-            return False
-        exit_ = attempt.evidence.exit
-        return not (self.policy.ok_with_kills and exit_ is not None and exit_.status == 0)
+        return is_lack(attempt, ok_with_kills=self.policy.ok_with_kills)
 
-    def _ooms(self) -> int:
-        return sum(1 for attempt in self.attempts if self._is_oom(attempt))
-
-    def _with_next(self, attempt: Attempt) -> Attempt:
-        """`attempt` and what follows it."""
-        if self._is_oom(attempt):
-            if self._ooms() >= self.policy.retries:
-                return attempt
-            return replace(attempt, next_budget_bytes=self.next_budget(attempt.number, attempt.budget_bytes))
-        if wants_restart(self.policy.restart, attempt):
-            pause_s = pause_before_restart(self.policy.restart, [*self.attempts, attempt])
-            if pause_s is not None:
-                return replace(attempt, next_budget_bytes=attempt.budget_bytes, pause_s=pause_s)
-        return attempt
-
-    def _why_no_more(self, last: Attempt) -> str | None:
-        """None when nothing more was wanted."""
-        if self._is_oom(last):
-            budget = format_size(last.budget_bytes)
-            if self._ooms() > self.policy.retries:
-                return f"{self._ooms()} attempts ran out of memory, the last with {budget}"
-            return f"no budget below {budget} is worth trying"
-        if wants_restart(self.policy.restart, last):
-            return f"{self.policy.restart.early_deaths} early deaths in a row are a crash loop"
-        return None
+    def _decide(self, attempt: Attempt) -> Next:
+        return decide(
+            [*self.attempts, attempt],
+            next_budget=self.next_budget,
+            retries=self.policy.retries,
+            ok_with_kills=self.policy.ok_with_kills,
+            restart=self.policy.restart,
+        )
 
     def _exit_status(self, last: Attempt) -> int:
         if self._is_oom(last):

@@ -1,0 +1,180 @@
+"""What follows the end of an attempt: a smaller budget, a larger one, the same again, or nothing. Pure.
+
+After a lack of memory the budget shrinks by the caller's rule. Two findings stand above that rule:
+
+- *A lower bound.* A program that ran out of memory with more, and with less fails in another way
+  that it did not fail in before, most likely says "needs at least ...". The next budget lies between
+  the two, as long as a gap is left that is worth an attempt.
+- *No effect.* Half the budget or less, and it died at the same peak no later: it does not keep to
+  its budget, and no smaller one will help. See docs/decisions/0009-a-budget-without-effect.md.
+
+Not covered: how much smaller (`oomproof.plan`), pauses and crash loops (`restart`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from oomproof.launch.model import Attempt, Verdict
+from oomproof.launch.restart import RestartPolicy, pause_before_restart, wants_restart
+from oomproof.units import format_size
+
+NARROWEST_GAP = 32
+"""A gap below this part of the budget is not worth an attempt: 3 %, as the smallest margin."""
+
+SAME_PEAK_PERCENT = 2
+_LATER_FACTOR, _LATER_S = 1.25, 1.0
+"""Beyond the noise of two equal runs: one that lived longer than this felt its budget."""
+_OUTLIVED_FACTOR, _OUTLIVED_S = 2.0, 10.0
+"""A failure after more than this is no refusal of the budget: the program had worked with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """What comes after an attempt; without a budget, nothing does."""
+
+    budget_bytes: int | None = None
+    pause_s: float = 0.0
+    notice: str | None = None
+    """Why that budget, where it is not simply the rule's."""
+    gave_up: str | None = None
+    """Why nothing comes although something was wanted."""
+
+
+def is_lack(attempt: Attempt, *, ok_with_kills: bool) -> bool:
+    """Whether a smaller budget would be the answer to this end."""
+    if not attempt.judgement.calls_for_less:
+        return False
+    exit_ = attempt.evidence.exit
+    return not (ok_with_kills and exit_ is not None and exit_.status == 0)
+
+
+def decide(
+    attempts: Sequence[Attempt],
+    *,
+    next_budget: Callable[[int, int], int | None],
+    retries: int,
+    ok_with_kills: bool,
+    restart: RestartPolicy,
+) -> Next:
+    """What follows the last of `attempts`, all of one run and in their order.
+
+    `next_budget(attempt, budget_bytes)` is the caller's rule. `retries` bounds the attempts with
+    another budget than the one before.
+    """
+    last = attempts[-1]
+    lacks = [attempt for attempt in attempts if is_lack(attempt, ok_with_kills=ok_with_kills)]
+    used = len(lacks) + sum(1 for attempt in attempts[:-1] if _was_raised(attempt))
+    if lacks and lacks[-1] is last:
+        return _after_lack(attempts, lacks, used, retries, next_budget)
+    if _is_lower_bound(last, attempts[:-1], lacks):
+        return _after_refusal(last, lacks, used, retries)
+    if wants_restart(restart, last):
+        pause_s = pause_before_restart(restart, attempts)
+        if pause_s is None:
+            return Next(gave_up=f"{restart.early_deaths} early deaths in a row are a crash loop")
+        return Next(last.budget_bytes, pause_s)
+    return Next()
+
+
+def _after_lack(
+    attempts: Sequence[Attempt],
+    lacks: Sequence[Attempt],
+    used: int,
+    retries: int,
+    next_budget: Callable[[int, int], int | None],
+) -> Next:
+    last = lacks[-1]
+    budget = format_size(last.budget_bytes)
+    if (reason := _without_effect(lacks)) is not None:
+        return Next(gave_up=reason)
+    if used > retries:
+        return Next(
+            gave_up=f"{len(lacks)} attempts ran out of memory, the last with {budget}{_suspicion(lacks)}"
+        )
+    smaller = next_budget(last.number, last.budget_bytes)
+    refused = max((attempt.budget_bytes for attempt in attempts if _was_raised(attempt)), default=None)
+    if refused is not None and (smaller is None or smaller <= refused):
+        return _between(refused, last.budget_bytes)
+    if smaller is None:
+        return Next(gave_up=f"no budget below {budget} is worth trying{_suspicion(lacks)}")
+    return Next(smaller)
+
+
+def _after_refusal(last: Attempt, lacks: Sequence[Attempt], used: int, retries: int) -> Next:
+    dies_at = min(attempt.budget_bytes for attempt in lacks)
+    if used >= retries:
+        return Next(gave_up=f"{_bounds(last.budget_bytes, dies_at)}, and no retry is left")
+    return _between(last.budget_bytes, dies_at)
+
+
+def _between(refused: int, dies_at: int) -> Next:
+    bounds = _bounds(refused, dies_at)
+    if dies_at - refused <= max(1, dies_at // NARROWEST_GAP):
+        return Next(gave_up=f"{bounds}: give it more memory")
+    return Next(refused + (dies_at - refused) // 2, notice=bounds)
+
+
+def _bounds(refused: int, dies_at: int) -> str:
+    return (
+        f"the program needs more than {format_size(refused)}, with which it fails otherwise,"
+        f" and runs out of memory with {format_size(dies_at)}"
+    )
+
+
+def _was_raised(attempt: Attempt) -> bool:
+    return attempt.next_budget_bytes is not None and attempt.next_budget_bytes > attempt.budget_bytes
+
+
+def _is_lower_bound(last: Attempt, before: Sequence[Attempt], lacks: Sequence[Attempt]) -> bool:
+    """Whether `last` failed for want of budget, as far as can be told from outside."""
+    exit_ = last.evidence.exit
+    if last.judgement.verdict not in (Verdict.EXITED, Verdict.SIGNALLED) or exit_ is None or not exit_.status:
+        return False
+    with_more = [attempt for attempt in lacks if attempt.budget_bytes > last.budget_bytes]
+    if not with_more:
+        return False
+    longest = max(attempt.evidence.duration_s for attempt in with_more)
+    if last.evidence.duration_s > longest * _OUTLIVED_FACTOR + _OUTLIVED_S:
+        return False
+    for attempt in before:
+        ended = attempt.evidence.exit
+        if attempt.budget_bytes >= last.budget_bytes and ended == exit_:
+            return False  # it fails like this with more as well
+        if attempt.budget_bytes <= last.budget_bytes and ended is not None and not ended.status:
+            return False  # it can do with this, or with less
+    return True
+
+
+def _without_effect(lacks: Sequence[Attempt]) -> str | None:
+    """Why the budget can be said to have no effect; None when that would be too much said."""
+    last = lacks[-1]
+    for earlier in lacks[:-1]:
+        if earlier.budget_bytes >= 2 * last.budget_bytes and _died_alike(earlier, last):
+            return (
+                f"the budget has no effect: with {format_size(earlier.budget_bytes)} and with"
+                f" {format_size(last.budget_bytes)} alike it died at a peak of"
+                f" {format_size(last.evidence.peak_bytes)}; see that the program is told its budget"
+            )
+    return None
+
+
+def _suspicion(lacks: Sequence[Attempt]) -> str:
+    """What is worth a look when several attempts died alike, yet with budgets too near for a proof."""
+    first, last = lacks[0], lacks[-1]
+    if first.budget_bytes <= last.budget_bytes or not all(_died_alike(first, lack) for lack in lacks[1:]):
+        return ""
+    return (
+        f"; all died at a peak of {format_size(last.evidence.peak_bytes)}: perhaps the budget has no effect,"
+        " see that the program is told it"
+    )
+
+
+def _died_alike(earlier: Attempt, later: Attempt) -> bool:
+    """At the same peak, and the later one did not live longer."""
+    one, other = earlier.evidence.peak_bytes, later.evidence.peak_bytes
+    if one is None or other is None:
+        return False
+    alike = abs(one - other) * 100 <= max(one, other) * SAME_PEAK_PERCENT
+    return alike and later.evidence.duration_s <= earlier.evidence.duration_s * _LATER_FACTOR + _LATER_S

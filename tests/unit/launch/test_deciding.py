@@ -1,0 +1,160 @@
+"""What follows an end: simulated programs that keep to their budget, ignore it, or refuse it."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oomproof.launch.deciding import Next, decide
+from oomproof.launch.model import Attempt, Confidence, Evidence, Exit, Judgement, Verdict
+from oomproof.launch.restart import RestartMode, RestartPolicy
+
+LIMIT = 1000
+NEVER = RestartPolicy()
+
+
+def died(number: int, budget: int, peak: int | None = LIMIT, seconds: float = 60.0) -> Attempt:
+    evidence = Evidence(exit=Exit(signal=signal.SIGKILL), peak_bytes=peak, duration_s=seconds)
+    return Attempt(number, budget, evidence, Judgement(Verdict.OOM_KILL, Confidence.CERTAIN, ()))
+
+
+def ended(number: int, budget: int, exit_: Exit, seconds: float = 1.0) -> Attempt:
+    verdict = Verdict.EXITED if exit_.signal is None else Verdict.SIGNALLED
+    evidence = Evidence(exit=exit_, peak_bytes=budget // 2, duration_s=seconds)
+    return Attempt(number, budget, evidence, Judgement(verdict, Confidence.CERTAIN, ()))
+
+
+def follow(*attempts: Attempt, retries: int = 3, percent: int = 10, restart: RestartPolicy = NEVER) -> Next:
+    return decide(
+        attempts,
+        next_budget=lambda _number, budget: budget * (100 - percent) // 100 if budget > 100 else None,
+        retries=retries,
+        ok_with_kills=False,
+        restart=restart,
+    )
+
+
+def run(program: dict[str, int], *, retries: int, percent: int) -> tuple[list[Attempt], Next]:
+    """A whole run of a program that takes ``beside`` and ``of_100`` per cent of its budget, or ``always``,
+    and refuses less than ``least``."""
+    attempts: list[Attempt] = []
+    budget = LIMIT
+    while True:
+        number = len(attempts) + 1
+        used = program.get("always", program.get("beside", 0) + budget * program.get("of_100", 100) // 100)
+        if budget < program.get("least", 0):
+            attempt = ended(number, budget, Exit(1))
+        elif used > LIMIT:
+            attempt = died(number, budget)
+        else:
+            attempt = ended(number, budget, Exit(0))
+        following = follow(*attempts, attempt, retries=retries, percent=percent)
+        attempts.append(Attempt(number, budget, attempt.evidence, attempt.judgement, following.budget_bytes))
+        if following.budget_bytes is None:
+            return attempts, following
+        budget = following.budget_bytes
+
+
+@given(st.integers(10, 60), st.integers(1000, 2000))
+def test_a_program_that_ignores_its_budget_is_stopped_as_soon_as_the_budget_was_halved(
+    percent: int, always: int
+) -> None:
+    attempts, last = run({"always": always + 1}, retries=50, percent=percent)
+    assert last.gave_up is not None
+    assert last.gave_up.startswith("the budget has no effect: with 1000 B and with ")
+    budgets = [attempt.budget_bytes for attempt in attempts]
+    assert budgets[-1] <= LIMIT // 2 < budgets[-2]
+
+
+@given(st.integers(5, 60), st.integers(0, 499), st.integers(60, 120))
+def test_a_program_that_takes_less_than_half_of_the_limit_beside_its_budget_is_never_stopped_early(
+    percent: int, beside: int, of_100: int
+) -> None:
+    attempts, last = run({"beside": beside, "of_100": of_100}, retries=50, percent=percent)
+    assert last == Next()
+    assert attempts[-1].evidence.exit == Exit(0)
+
+
+@given(st.integers(5, 40), st.integers(0, 300), st.integers(1, 1000))
+def test_between_a_refused_budget_and_one_that_is_too_much_the_gap_is_halved(
+    percent: int, beside: int, least: int
+) -> None:
+    attempts, last = run({"beside": beside, "least": least}, retries=50, percent=percent)
+    works = range(least, LIMIT - beside + 1)
+    if attempts[-1].evidence.exit == Exit(0):
+        assert attempts[-1].budget_bytes in works
+    else:
+        assert len(works) <= LIMIT // 32, "only a gap that is not worth an attempt is left alone"
+        assert last.gave_up is not None
+        assert (
+            len(attempts) == 1 or "the program needs more than" in last.gave_up or "no budget" in last.gave_up
+        )
+
+
+def test_what_is_known_of_the_budget_is_said() -> None:
+    following = follow(died(1, 1000), ended(2, 900, Exit(3)))
+    assert following.budget_bytes == 950
+    assert following.notice == (
+        "the program needs more than 900 B, with which it fails otherwise, and runs out of memory with 1000 B"
+    )
+
+
+def test_a_refusal_counts_as_a_retry() -> None:
+    following = follow(died(1, 1000), ended(2, 900, Exit(3)), retries=1)
+    assert following.gave_up is not None
+    assert following.gave_up.endswith("and no retry is left")
+
+
+def test_a_budget_that_runs_out_of_memory_above_a_refused_one_is_followed_by_one_in_between() -> None:
+    refused = Attempt(2, 900, *_parts(ended(2, 900, Exit(3))), next_budget_bytes=950)
+    following = follow(died(1, 1000), refused, died(3, 950))
+    assert following.budget_bytes == 925
+
+
+def _parts(attempt: Attempt) -> tuple[Evidence, Judgement]:
+    return attempt.evidence, attempt.judgement
+
+
+NO_BOUND = {
+    "it fails like this with more as well": (ended(1, 1000, Exit(1)), died(2, 1000), ended(3, 900, Exit(1))),
+    "it did well with this budget": (died(1, 1000), ended(2, 900, Exit(0)), ended(3, 900, Exit(1))),
+    "it had worked for long": (died(1, 1000, seconds=60), ended(2, 900, Exit(1), seconds=500)),
+    "it succeeded": (died(1, 1000), ended(2, 900, Exit(0))),
+    "nothing died with more": (ended(1, 900, Exit(1)),),
+}
+
+
+@pytest.mark.parametrize("attempts", NO_BOUND.values(), ids=NO_BOUND.keys())
+def test_no_lower_bound(attempts: tuple[Attempt, ...]) -> None:
+    assert follow(*attempts) == Next()
+
+
+def test_a_failure_that_is_no_lower_bound_is_restarted_where_asked_for() -> None:
+    again = RestartPolicy(RestartMode.ON_FAILURE)
+    attempts = NO_BOUND["it fails like this with more as well"]
+    assert follow(*attempts, restart=again).budget_bytes == 900
+
+
+NOT_ALIKE = {
+    "peaks differ": (died(1, 1000, peak=1000), died(2, 500, peak=900)),
+    "peaks are unknown": (died(1, 1000, peak=None), died(2, 500, peak=None)),
+    "it lived longer": (died(1, 1000, seconds=60), died(2, 500, seconds=90)),
+    "the budget fell too little": (died(1, 1000), died(2, 501)),
+}
+
+
+@pytest.mark.parametrize("attempts", NOT_ALIKE.values(), ids=NOT_ALIKE.keys())
+def test_a_budget_that_may_have_an_effect(attempts: tuple[Attempt, ...]) -> None:
+    assert follow(*attempts).budget_bytes == attempts[-1].budget_bytes * 9 // 10
+
+
+def test_when_the_retries_are_used_up_by_deaths_that_are_alike_the_suspicion_is_said() -> None:
+    following = follow(died(1, 1000), died(2, 900), died(3, 810), retries=2)
+    assert following.gave_up is not None
+    assert following.gave_up.startswith(
+        "3 attempts ran out of memory, the last with 810 B; all died at a peak"
+    )
+    assert "perhaps the budget has no effect" in following.gave_up
