@@ -48,6 +48,7 @@ class Detector:
     seen: list[tuple[list[str], str]] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
+    steps: int = 100
     meanwhile: Callable[[int], None] = lambda _attempt: None
     on_hook: Callable[[dict[str, str]], None] = lambda _environment: None
     hook_evidence: Evidence = SUCCESS
@@ -76,13 +77,19 @@ class Detector:
             return run_attempts(
                 ["program", "{budget}"],
                 FIRST_BUDGET,
-                next_budget=lambda _attempt, budget: budget - 100 if budget > 600 else None,
+                next_budget=lambda _attempt, budget: budget - self.steps if budget > 600 else None,
                 say=self.said.append,
                 recorder=self,
                 events=events,
                 environment={"PATH": "/bin"},
                 policy=self.policy,
             )
+
+    def inject(self, rule: str, otherwise: Evidence) -> RunResult:
+        """``num_ooms=2,skip=1``: `otherwise` for 1 attempt, then 2 OOM kills, then all goes well."""
+        numbers = {name: int(number) for name, number in (part.split("=") for part in rule.split(","))}
+        skipped = [otherwise] * numbers.get("skip", 0)
+        return self.run(*skipped, *[OOM] * numbers["num_ooms"], SUCCESS)
 
     @property
     def events(self) -> list[str]:
@@ -100,6 +107,60 @@ def test_an_oom_kill_leads_to_the_next_budget_and_a_success_ends_the_run(detecto
     result = detector.run(OOM, OOM, SUCCESS)
     assert (result.exit_status, result.succeeded, result.budget_bytes, result.gave_up) == (0, True, 800, None)
     assert detector.seen == [(["program", str(size)], str(size)) for size in (1000, 900, 800)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "attempts", "budget", "gave_up"),
+    [
+        ("num_ooms=0", 1, 1000, False),
+        ("num_ooms=2", 3, 800, False),
+        ("num_ooms=3", 4, 700, False),
+        ("num_ooms=4", 4, 700, True),
+        ("num_ooms=2,skip=1", 4, 800, False),
+        ("num_ooms=3,skip=4", 8, 700, False),
+        ("num_ooms=9,skip=2", 6, 700, True),
+        ("num_ooms=1,skip=5", 5, 1000, True),
+    ],
+)
+def test_ooms_injected_after_other_failures(
+    detector: Detector, rule: str, attempts: int, budget: int, gave_up: bool
+) -> None:
+    restart = RestartPolicy(mode=RestartMode.ON_FAILURE, first_pause_s=0.0, early_deaths=5)
+    detector.policy = replace(detector.policy, restart=restart)
+    result = detector.inject(rule, otherwise=FAILURE)
+    assert (len(result.attempts), result.budget_bytes, result.gave_up is not None) == (
+        attempts,
+        budget,
+        gave_up,
+    )
+    assert result.succeeded is not gave_up
+    assert len([line for line in detector.log if line.startswith("ended")]) == attempts
+
+
+def test_a_different_failure_with_less_is_a_lower_bound_and_the_next_budget_lies_between(
+    detector: Detector,
+) -> None:
+    result = detector.run(OOM, FAILURE, SUCCESS)
+    assert [attempt.budget_bytes for attempt in result.attempts] == [1000, 900, 950]
+    assert "notice: the program needs more than 900 B" in "\n".join(detector.said)
+
+
+def test_a_run_that_ends_on_a_refused_budget_ends_with_the_programs_own_status(detector: Detector) -> None:
+    detector.policy = replace(detector.policy, retries=1)
+    result = detector.run(OOM, ended(Exit(3)))
+    assert result.exit_status == 3
+    assert result.gave_up is not None
+    assert "needs more than 900 B" in result.gave_up
+
+
+def test_a_budget_without_effect_ends_the_run(detector: Detector) -> None:
+    detector.policy = replace(detector.policy, retries=9)
+    detector.steps = 500
+    dead = replace(OOM, peak_bytes=5000)
+    result = detector.run(dead, dead, SUCCESS)
+    assert result.gave_up is not None
+    assert result.gave_up.startswith("the budget has no effect: with 1000 B and with 500 B alike")
+    assert (result.exit_status, detector.events[-2:]) == (137, ["gave_up", "finished"])
 
 
 def test_an_attempt_is_written_down_before_its_spawn_and_after_its_end(detector: Detector) -> None:

@@ -69,7 +69,7 @@ def test_a_program_that_ignores_its_budget_is_stopped_as_soon_as_the_budget_was_
     assert budgets[-1] <= LIMIT // 2 < budgets[-2]
 
 
-@given(st.integers(5, 60), st.integers(0, 499), st.integers(60, 120))
+@given(st.integers(5, 60), st.integers(0, 499), st.integers(60, 100))
 def test_a_program_that_takes_less_than_half_of_the_limit_beside_its_budget_is_never_stopped_early(
     percent: int, beside: int, of_100: int
 ) -> None:
