@@ -10,6 +10,11 @@ OomproofError                   exit 125
 ├── ProbeError
 ├── PlanError
 ├── HistoryError
+├── BudgetError
+│   ├── BudgetExceeded
+│   ├── ReserveTimeout          also a TimeoutError
+│   ├── OverRelease
+│   └── ReservationReleased
 └── CommandError
     ├── CommandNotExecutable    exit 126
     └── CommandNotFound         exit 127
@@ -66,6 +71,26 @@ class PlanError(OomproofError):
 
 class HistoryError(OomproofError):
     """Raised when the history was asked for explicitly and cannot be opened or written."""
+
+
+class BudgetError(OomproofError):
+    """Base of the errors of `oomproof.memory`; raised directly for a use that can never be right."""
+
+
+class BudgetExceeded(BudgetError):
+    """Raised when more is asked for than the whole budget: waiting for it would never end."""
+
+
+class ReserveTimeout(BudgetError, TimeoutError):
+    """Raised when the bytes asked for did not become free before the deadline."""
+
+
+class OverRelease(BudgetError):
+    """Raised when more bytes are released from (or split off) a reservation than it holds."""
+
+
+class ReservationReleased(BudgetError):
+    """Raised when a reservation is used, or released again, after it has been released."""
 
 
 class CommandError(OomproofError):

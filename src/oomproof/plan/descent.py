@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from oomproof.errors import InvalidPolicy
-from oomproof.plan.budget import default_margin_floor
+from oomproof.limits.margin import default_margin_floor
 from oomproof.plan.model import Plan
 
 FLOOR_DIVISOR = 4

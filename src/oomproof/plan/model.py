@@ -21,7 +21,7 @@ class PlanRequest:
     floor_bytes: int | None = None
     """The program needs at least this (``--floor``): an error when it cannot be had."""
     margin_floor_bytes: int | None = None
-    """The margin is never less than this (``--margin-floor``); None: `budget.default_margin_floor`."""
+    """The margin is never less than this (``--margin-floor``); None: `limits.margin.default_margin_floor`."""
 
 
 @dataclass(frozen=True, slots=True)

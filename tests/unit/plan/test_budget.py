@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oomproof.errors import PlanError, UsageError
+from oomproof.limits.margin import default_margin_floor
 from oomproof.limits.model import LimitReport, Status
-from oomproof.plan.budget import default_margin_floor, plan_budget
+from oomproof.plan.budget import plan_budget
 from oomproof.plan.model import Plan, PlanRequest
 from oomproof.probe.model import ProbeResult, StopReason
 from oomproof.units import GIB, MIB
