@@ -1,4 +1,4 @@
-"""Settings of the launching verbs: one table; flag wins over environment over file.
+"""Settings of the launching verbs: one table; flag wins over environment over file over recipe.
 
 A setting named ``margin_floor`` is the flag ``--margin-floor``, the variable
 ``OOMPROOF_MARGIN_FLOOR`` and the key ``margin-floor`` of a TOML file (``--config FILE`` or
@@ -149,10 +149,25 @@ def add_flags(parser: argparse.ArgumentParser, settings: Sequence[Setting]) -> N
             parser.add_argument(setting.flag, dest=setting.name, metavar=setting.metavar, help=setting.help)
 
 
+@dataclass(frozen=True, slots=True)
+class Suggested:
+    """Settings by key that apply where nobody says anything else (those of a recipe)."""
+
+    where: str
+    """The file and table they are from, for messages."""
+    values: Mapping[str, object]
+
+
+NOTHING_SUGGESTED = Suggested("", {})
+
+
 def resolve(
-    settings: Sequence[Setting], flags: Mapping[str, object], environ: Mapping[str, str]
+    settings: Sequence[Setting],
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    suggested: Suggested = NOTHING_SUGGESTED,
 ) -> dict[str, Value]:
-    """The value of each setting, by name: from `flags`, else `environ`, else the file, else its default.
+    """The value of each setting, by name: of `flags`, else `environ`, the file, `suggested`, its default.
 
     Raises ConfigError (or the UsageError of the value's own parser), naming the flag,
     variable or key at fault.
@@ -168,6 +183,9 @@ def resolve(
             values[setting.name] = _parse(setting, variable, setting.variable)
         elif setting.key in from_file:
             values[setting.name] = _parse(setting, from_file[setting.key], f"{file}: {setting.key}")
+        elif setting.key in suggested.values:
+            where = f"{suggested.where}{setting.key}"
+            values[setting.name] = _parse(setting, suggested.values[setting.key], where)
         else:
             values[setting.name] = setting.default
     return values

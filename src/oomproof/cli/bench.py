@@ -32,10 +32,12 @@ def run(args: argparse.Namespace) -> int:
     """Run the benchmark as `run` runs a program; returns its exit status."""
     settings = launching.resolve(SETTINGS, vars(args)) | {"restart": RestartMode.NEVER}
     command = launching.need_command(launching.command_of(args), "bench")
+    launching.check_recipe(settings, command)
     if args.report is not None:
         _check_writable(args.report)
     with open_events(settings["events"], output.warning) as events:
         planned = plan_here(settings, args.signals.stop_requested)
+        launching.announce(planned.plan, events, command)
         result = launching.launch("bench", command, settings, planned, events=events, signals=args.signals)
     for line in report_lines(result):
         output.say(line)

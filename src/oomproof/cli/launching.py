@@ -7,27 +7,30 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oomproof import config
 from oomproof.cli import output
 from oomproof.cli.planning import Planned
-from oomproof.cli.settings import BENCH, COMMAND, LAUNCHING, NO_HISTORY
+from oomproof.cli.settings import BENCH, COMMAND, LAUNCHING, NO_HISTORY, NOT_FROM_RECIPE
 from oomproof.config import Setting
-from oomproof.errors import UsageError
-from oomproof.history.model import OpenAttempt, Run, default_path
+from oomproof.errors import ConfigError, UsageError
+from oomproof.history.model import Run, default_path
 from oomproof.history.record import Record
 from oomproof.launch.attempts import RunPolicy, RunResult, run_attempts
 from oomproof.launch.events import EventWriter
-from oomproof.launch.interrupted import end_of, judge_open
 from oomproof.launch.model import AttemptPolicy, OwnWords
 from oomproof.launch.restart import RestartPolicy
 from oomproof.launch.signals import Signals
 from oomproof.plan.descent import next_budget
 from oomproof.plan.model import Plan
 from oomproof.units import format_size
+
+if TYPE_CHECKING:
+    from oomproof.recipes.model import Recipe
+    from oomproof.recipes.start import Starts
 
 
 def add_command(parser: argparse.ArgumentParser, help: str = "the program and its arguments") -> None:
@@ -55,6 +58,9 @@ def resolve(settings: Sequence[Setting], flags: Mapping[str, object]) -> dict[st
     for settings that contradict each other.
     """
     values = config.resolve(settings, flags, os.environ)
+    values["recipe"] = recipe = _recipe(values)
+    if recipe is not None and recipe.settings:
+        values = config.resolve(settings, flags, os.environ, suggestions(recipe)) | {"recipe": recipe}
     known = (*LAUNCHING, *config.probe_settings(probe=True), BENCH, COMMAND)
     for name in config.unknown_variables(known, os.environ):
         output.warning(f"{name} is no setting of oomproof and changes nothing")
@@ -63,6 +69,55 @@ def resolve(settings: Sequence[Setting], flags: Mapping[str, object]) -> dict[st
             "--limit needs a cgroup to put it on, and --no-leaf forbids one: leave one of them out"
         )
     return values
+
+
+def suggestions(recipe: Recipe) -> config.Suggested:
+    """The settings that a recipe brings; flags, environment and file win over them.
+
+    Raises ConfigError for one that there is not, or that is no recipe's business.
+    """
+    known = {setting.key for setting in LAUNCHING} - NOT_FROM_RECIPE
+    for key in recipe.settings:
+        if key not in known:
+            raise ConfigError(
+                f"{recipe.path}: settings.{key}: a recipe can set no such thing:"
+                f" there are {', '.join(sorted(known))}"
+            )
+    return config.Suggested(f"{recipe.path}: settings.", recipe.settings)
+
+
+def check_recipe(settings: Mapping[str, Any], command: Sequence[str]) -> None:
+    """Raises UsageError for a recipe that would not reach the program: it would be believed to work."""
+    recipe = settings["recipe"]
+    if recipe is not None and not recipe.changes(command):
+        names = ", ".join(f"{{{value.name}}}" for value in recipe.values)
+        raise UsageError(
+            f"recipe {recipe.name} changes nothing in this command: start"
+            f" {' or '.join(sorted(recipe.arguments.programs))} itself, or write one of {names} in it"
+        )
+
+
+def _recipe(settings: Mapping[str, Any]) -> Recipe | None:
+    """The recipe asked for; None without one, at no cost."""
+    if settings["recipe"] is None:
+        return None
+    from oomproof.recipes.load import folders, load, with_values
+
+    recipe = load(settings["recipe"], folders(os.environ, settings["recipe_dir"]))
+    return with_values(recipe, settings["recipe_values"])
+
+
+def announce(plan: Plan, events: EventWriter, command: Sequence[str]) -> None:
+    """The plan on stderr and as an event."""
+    for notice in plan.notices:
+        output.say(f"notice: {notice}")
+    output.say(
+        f"plan: budget {format_size(plan.budget_bytes)} of {format_size(plan.allowed_bytes)}"
+        f" that can be had ({plan.terms[0].source}), margin {format_size(plan.margin_bytes)}"
+    )
+    document = plan.as_json()
+    del document["schema_version"]
+    events.emit("planned", command=list(command), **document)
 
 
 def launch(
@@ -74,68 +129,37 @@ def launch(
     events: EventWriter,
     signals: Signals,
 ) -> RunResult:
-    """Announce the plan and run `command` with its budget, and a smaller one after each OOM kill.
-
-    An earlier attempt that died together with its oomproof counts as such a kill if it was most likely one.
-    """
+    """Run `command` with the planned budget, and a smaller one after each OOM kill."""
     plan = planned.plan
+    prepare = _prepare(command, settings)
     record = _record(settings["history"])
-    found = record.run_started(Run(verb, tuple(command), planned.limits.limit_bytes, plan.budget_bytes))
+    record.run_started(Run(verb, tuple(command), planned.limits.limit_bytes, plan.budget_bytes))
 
     def smaller(_attempt: int, budget_bytes: int) -> int | None:
-        return next_budget(settings["on_oom"], plan, budget_bytes, settings["floor"])
+        smaller = next_budget(settings["on_oom"], plan, budget_bytes, settings["floor"])
+        worthless = smaller is not None and prepare is not None and not prepare.allows(smaller)
+        return None if worthless else smaller
 
-    start = _after_open(plan, found, smaller, record)
-    _announce(start, events, command)
     return run_attempts(
         command,
-        start.budget_bytes,
+        plan.budget_bytes,
         next_budget=smaller,
         say=output.say,
         recorder=record,
         events=events,
         signals=signals,
         policy=_policy(settings),
+        prepare=prepare,
     )
 
 
-def _after_open(
-    plan: Plan,
-    found: Sequence[OpenAttempt],
-    smaller: Callable[[int, int], int | None],
-    record: Record,
-) -> Plan:
-    """`plan`, but less than attempts had that nobody saw end and that most likely ran out of memory."""
-    ends = {}
-    for attempt in found:
-        judgement = judge_open(attempt)
-        budget = attempt.budget_bytes
-        following = None
-        if judgement.calls_for_less:
-            # Where nothing smaller is worth trying the smallest is tried again.
-            following = min(smaller(attempt.attempt, budget) or budget, plan.budget_bytes)
-            plan = plan.with_budget(following, f"an attempt with {format_size(budget)} has no end")
-        ends[attempt.id] = end_of(judgement, following)
-        output.say(
-            f"found an attempt without an end: {judgement.verdict.value} ({judgement.confidence.value}):"
-            f" {'; '.join(judgement.evidence)}; budget {format_size(budget)}"
-            + (f" -> {format_size(following)}" if following is not None else "")
-        )
-    record.found_open(ends)
-    return plan
+def _prepare(command: Sequence[str], settings: Mapping[str, Any]) -> Starts | None:
+    """None where filling the budget into the command is all there is to do."""
+    if settings["recipe"] is None and not settings["render"]:
+        return None
+    from oomproof.recipes.start import Starts
 
-
-def _announce(plan: Plan, events: EventWriter, command: Sequence[str]) -> None:
-    """The plan on stderr and as an event."""
-    for notice in plan.notices:
-        output.say(f"notice: {notice}")
-    output.say(
-        f"plan: budget {format_size(plan.budget_bytes)} of {format_size(plan.allowed_bytes)}"
-        f" that can be had ({plan.terms[0].source}), margin {format_size(plan.margin_bytes)}"
-    )
-    document = plan.as_json()
-    del document["schema_version"]
-    events.emit("planned", command=list(command), **document)
+    return Starts(command, os.environ, settings["recipe"], settings["render"], output.say)
 
 
 def _policy(settings: dict[str, Any]) -> RunPolicy:

@@ -23,8 +23,10 @@ def run(args: argparse.Namespace) -> int:
     """Plan, start, judge, and start again; returns the program's exit status."""
     settings = launching.resolve(SETTINGS, vars(args))
     command = launching.need_command(launching.command_of(args), "run")
+    launching.check_recipe(settings, command)
     with open_events(settings["events"], output.warning) as events:
         planned = plan_here(settings, args.signals.stop_requested)
+        launching.announce(planned.plan, events, command)
         return launching.launch(
             "run", command, settings, planned, events=events, signals=args.signals
         ).exit_status

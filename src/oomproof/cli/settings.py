@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from oomproof import config
 from oomproof.config import Setting
@@ -10,6 +12,9 @@ from oomproof.launch.attempts import OOM_EXIT_STATUS
 from oomproof.launch.model import AttemptPolicy
 from oomproof.launch.restart import RestartMode
 from oomproof.plan.descent import parse_policy
+
+if TYPE_CHECKING:
+    from oomproof.recipes.render import Rendering
 
 NO_HISTORY = "none"
 
@@ -68,6 +73,42 @@ def parse_signal_map(text: str) -> dict[int, int]:
     return pairs
 
 
+def parse_recipe_values(text: str) -> dict[str, str]:
+    """``threads=200,metaspace=512MiB`` -> expressions by name; raises ValueError."""
+    values = {}
+    for pair in _split_outside_parentheses(text):
+        name, equals, expression = (part.strip() for part in pair.partition("="))
+        if not (name and equals and expression):
+            raise ValueError("write pairs such as threads=200, with commas between them")
+        values[name] = expression
+    return values
+
+
+def _split_outside_parentheses(text: str) -> list[str]:
+    """At commas, but not at those of ``min(a, b)``."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
+def parse_renderings(text: str) -> tuple[Rendering, ...]:
+    """``in.toml:/run/engine.toml``, more with commas between them; raises ValueError."""
+    from oomproof.recipes.render import Rendering
+
+    renderings = []
+    for pair in text.split(","):
+        source, colon, target = pair.strip().partition(":")
+        if not (source and colon and target) or ":" in target:
+            raise ValueError("write SRC:DST, with commas between several")
+        renderings.append(Rendering(Path(source), Path(target)))
+    return tuple(renderings)
+
+
 def _signal_number(text: str) -> int:
     name = text.strip().upper()
     try:
@@ -81,8 +122,27 @@ def _signal_number(text: str) -> int:
     return number
 
 
+RECIPE = Setting("recipe", str, None, "turn the program's own knobs: see oomproof recipes", "NAME|FILE")
+RECIPE_DIR = Setting("recipe_dir", Path, None, "look for recipes in this folder first", "DIR")
+
 LAUNCHING: tuple[Setting, ...] = (
     *config.PLANNING,
+    RECIPE,
+    RECIPE_DIR,
+    Setting(
+        "recipe_values",
+        parse_recipe_values,
+        {},
+        "other sizes for values of the recipe: threads=200,metaspace=512MiB",
+        "NAME=SIZE",
+    ),
+    Setting(
+        "render",
+        parse_renderings,
+        (),
+        "before each attempt make the file DST of the template SRC, budget filled in",
+        "SRC:DST",
+    ),
     Setting(
         "on_oom",
         parse_policy,
@@ -159,3 +219,9 @@ BENCH = Setting(
 )
 COMMAND = Setting("command", config.parse_command, None, "the program, where none follows --", "COMMAND")
 """Of entrypoint alone."""
+
+NOT_FROM_RECIPE = frozenset(
+    {"limit", "budget", "cap", "probe-result", "recipe", "recipe-dir", "recipe-values", "render"}
+    | {"events", "history", "on-oom-exec"}
+)
+"""What says something about one start and its place, and nothing about a program."""

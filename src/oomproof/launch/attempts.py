@@ -8,7 +8,6 @@ Not covered: how much smaller (`oomproof.plan`), what a death means (`verdict`).
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import select
 import signal
@@ -28,13 +27,16 @@ from oomproof.launch.signals import Signals
 from oomproof.launch.spawn import failure_to_error
 from oomproof.launch.supervisor import supervise, wait_for_memory
 from oomproof.launch.telling import describe, event_fields, hook_environment, outcome
-from oomproof.launch.template import child_environment, expand_command
 from oomproof.launch.verdict import judge
 from oomproof.leaf import Leaf, make_leaf
+from oomproof.template import child_environment, expand_command
 
 __all__ = ["OOM_EXIT_STATUS", "Attempt", "Recorder", "RunPolicy", "RunResult", "describe", "run_attempts"]
 
 OOM_EXIT_STATUS = 128 + signal.SIGKILL
+Prepare = Callable[[int], tuple[Sequence[str], Mapping[str, str]]]
+"""From the budget of an attempt to its command line and environment; files it makes are in place."""
+
 HOOK_TIMEOUT_S = 30.0
 
 
@@ -43,10 +45,6 @@ class Recorder(Protocol):
 
     def attempt_started(self, attempt: int, budget_bytes: int) -> int | None:
         """Durable when it returns; the id is given back to `attempt_ended`."""
-        ...
-
-    def told_to_end(self, attempt_id: int | None, signal: int) -> None:
-        """The attempt was asked to end; never blocks."""
         ...
 
     def attempt_ended(self, attempt_id: int | None, outcome: Outcome) -> None:
@@ -107,12 +105,15 @@ def run_attempts(
     environment: Mapping[str, str] | None = None,
     policy: RunPolicy | None = None,
     signals: Signals | None = None,
+    prepare: Prepare | None = None,
 ) -> RunResult:
     """Run `command` (with its budget filled in) until it ends for another reason than memory.
 
     `next_budget(attempt, budget_bytes)` answers with the smaller budget after attempt number
     `attempt`, None when there is none. `say` gets one plain line per attempt. `signals` are
     those caught already (a caller with more to do than this run); else they are caught here.
+    `prepare` makes what is started out of each attempt's budget, where more than filling it in
+    is to be done; what it raises ends the run.
 
     Raises CommandNotFound, CommandNotExecutable or OomproofError when the program could not
     be started, LeafUnavailable when a limit was asked for and no leaf can be made.
@@ -127,6 +128,7 @@ def run_attempts(
         environment=os.environ if environment is None else environment,
         policy=policy,
         use_leaf=policy.use_leaf,
+        prepare=prepare,
     )
     with contextlib.ExitStack() as stack:
         try:
@@ -148,6 +150,7 @@ class _Run:
     environment: Mapping[str, str]
     policy: RunPolicy
     use_leaf: bool
+    prepare: Prepare | None = None
     attempts: list[Attempt] = field(default_factory=list)
     following: Next = field(default_factory=Next)
     """What follows the last of them."""
@@ -174,14 +177,12 @@ class _Run:
     def _attempt(self, budget_bytes: int, signals: Signals) -> Attempt:
         """One attempt from leaf to record."""
         number = len(self.attempts) + 1
+        start = self._prepared(number, budget_bytes)
         with self._leaf() as (leaf, guardian):
             attempt_id = self._started(number, budget_bytes, leaf)
-            told = functools.partial(self._told_to_end, attempt_id)
-            evidence = self._supervise(
-                number, budget_bytes, signals, told_to_end=told, leaf=leaf, guardian=guardian
-            )
+            evidence = self._supervise(*start, signals, leaf, guardian)
         if self._could_not_join(evidence):
-            evidence = self._supervise(number, budget_bytes, signals, told_to_end=told)
+            evidence = self._supervise(*start, signals, None, None)
         attempt = Attempt(number, budget_bytes, evidence, judge(evidence))
         self.following = self._decide(attempt)
         attempt = replace(
@@ -198,27 +199,33 @@ class _Run:
             self._run_hook(attempt, signals)
         return attempt
 
+    def _prepared(self, number: int, budget_bytes: int) -> tuple[Sequence[str], Mapping[str, str]]:
+        """The command line and the environment of one attempt."""
+        if self.prepare is None:
+            command: Sequence[str] = expand_command(self.command, budget_bytes)
+            environment = self.environment
+        else:
+            command, environment = self.prepare(budget_bytes)
+        return command, child_environment(environment, budget_bytes, number)
+
     def _supervise(
         self,
-        number: int,
-        budget_bytes: int,
+        command: Sequence[str],
+        environment: Mapping[str, str],
         signals: Signals,
-        *,
-        told_to_end: Callable[[int], None],
-        leaf: Leaf | None = None,
-        guardian: Guardian | None = None,
+        leaf: Leaf | None,
+        guardian: Guardian | None,
     ) -> Evidence:
         policy = self.policy.attempt
         if self.policy.ok_with_kills:
             policy = replace(policy, stop_on_kill_inside=False)
         evidence = supervise(
-            expand_command(self.command, budget_bytes),
-            child_environment(self.environment, budget_bytes, number),
+            command,
+            environment,
             signals,
             leaf=leaf,
             guardian=guardian,
             policy=policy,
-            told_to_end=told_to_end,
         )
         if leaf is not None:
             wait_for_memory(leaf)
@@ -322,10 +329,6 @@ class _Run:
             leaf=str(leaf.directory) if leaf else None,
         )
         return attempt_id
-
-    def _told_to_end(self, attempt_id: int | None, number: int) -> None:
-        if self.recorder is not None:
-            self.recorder.told_to_end(attempt_id, number)
 
     def failed(self, error: OomproofError) -> None:
         """Close the stream of events of a run that could not go on."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oomproof.launch.template import child_environment, expand, format_gib
+from oomproof.template import child_environment, expand, format_gib
 from oomproof.units import GIB, MIB
 
 sizes = st.integers(min_value=0, max_value=(1 << 63) - 1)
