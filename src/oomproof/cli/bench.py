@@ -37,7 +37,6 @@ def run(args: argparse.Namespace) -> int:
         _check_writable(args.report)
     with open_events(settings["events"], output.warning) as events:
         planned = plan_here(settings, args.signals.stop_requested)
-        launching.announce(planned.plan, events, command)
         result = launching.launch("bench", command, settings, planned, events=events, signals=args.signals)
     for line in report_lines(result):
         output.say(line)

@@ -35,7 +35,6 @@ def run(args: argparse.Namespace) -> int:
     with open_events(settings["events"], output.warning) as events:
         planned = plan_here(settings, args.signals.stop_requested)
         if settings["bench"] is not None:
-            launching.announce(planned.plan, events, settings["bench"])
             once = settings | {"restart": RestartMode.NEVER}
             benched = launching.launch(
                 "bench", settings["bench"], once, planned, events=events, signals=args.signals
@@ -46,7 +45,6 @@ def run(args: argparse.Namespace) -> int:
                 return status
             plan = planned.plan.with_budget(benched.budget_bytes, "the benchmark before")
             planned = replace(planned, plan=plan)
-        launching.announce(planned.plan, events, command)
         return launching.launch(
             "entrypoint", command, settings, planned, events=events, signals=args.signals
         ).exit_status

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,11 @@ from oomproof.cli.planning import Planned
 from oomproof.cli.settings import BENCH, COMMAND, LAUNCHING, NO_HISTORY, NOT_FROM_RECIPE
 from oomproof.config import Setting
 from oomproof.errors import ConfigError, UsageError
-from oomproof.history.model import Run, default_path
+from oomproof.history.model import OpenAttempt, Run, default_path
 from oomproof.history.record import Record
 from oomproof.launch.attempts import RunPolicy, RunResult, run_attempts
 from oomproof.launch.events import EventWriter
+from oomproof.launch.interrupted import end_of, judge_open
 from oomproof.launch.model import AttemptPolicy, OwnWords
 from oomproof.launch.restart import RestartPolicy
 from oomproof.launch.signals import Signals
@@ -107,7 +108,71 @@ def _recipe(settings: Mapping[str, Any]) -> Recipe | None:
     return with_values(recipe, settings["recipe_values"])
 
 
-def announce(plan: Plan, events: EventWriter, command: Sequence[str]) -> None:
+def launch(
+    verb: str,
+    command: Sequence[str],
+    settings: dict[str, Any],
+    planned: Planned,
+    *,
+    events: EventWriter,
+    signals: Signals,
+) -> RunResult:
+    """Announce the plan and run `command` with its budget, and a smaller one after each OOM kill.
+
+    An earlier attempt that died together with its oomproof counts as such a kill if it was most likely one.
+    """
+    plan = planned.plan
+    prepare = _prepare(command, settings)
+    record = _record(settings["history"])
+    found = record.run_started(Run(verb, tuple(command), planned.limits.limit_bytes, plan.budget_bytes))
+
+    def smaller(_attempt: int, budget_bytes: int) -> int | None:
+        smaller = next_budget(settings["on_oom"], plan, budget_bytes, settings["floor"])
+        worthless = smaller is not None and prepare is not None and not prepare.allows(smaller)
+        return None if worthless else smaller
+
+    start = _after_open(plan, found, smaller, record)
+    _announce(start, events, command)
+    return run_attempts(
+        command,
+        start.budget_bytes,
+        next_budget=smaller,
+        say=output.say,
+        recorder=record,
+        events=events,
+        signals=signals,
+        policy=_policy(settings),
+        prepare=prepare,
+    )
+
+
+def _after_open(
+    plan: Plan,
+    found: Sequence[OpenAttempt],
+    smaller: Callable[[int, int], int | None],
+    record: Record,
+) -> Plan:
+    """`plan`, but less than attempts had that nobody saw end and that most likely ran out of memory."""
+    ends = {}
+    for attempt in found:
+        judgement = judge_open(attempt)
+        budget = attempt.budget_bytes
+        following = None
+        if judgement.calls_for_less:
+            # Where nothing smaller is worth trying the smallest is tried again.
+            following = min(smaller(attempt.attempt, budget) or budget, plan.budget_bytes)
+            plan = plan.with_budget(following, f"an attempt with {format_size(budget)} has no end")
+        ends[attempt.id] = end_of(judgement, following)
+        output.say(
+            f"found an attempt without an end: {judgement.verdict.value} ({judgement.confidence.value}):"
+            f" {'; '.join(judgement.evidence)}; budget {format_size(budget)}"
+            + (f" -> {format_size(following)}" if following is not None else "")
+        )
+    record.found_open(ends)
+    return plan
+
+
+def _announce(plan: Plan, events: EventWriter, command: Sequence[str]) -> None:
     """The plan on stderr and as an event."""
     for notice in plan.notices:
         output.say(f"notice: {notice}")
@@ -118,39 +183,6 @@ def announce(plan: Plan, events: EventWriter, command: Sequence[str]) -> None:
     document = plan.as_json()
     del document["schema_version"]
     events.emit("planned", command=list(command), **document)
-
-
-def launch(
-    verb: str,
-    command: Sequence[str],
-    settings: dict[str, Any],
-    planned: Planned,
-    *,
-    events: EventWriter,
-    signals: Signals,
-) -> RunResult:
-    """Run `command` with the planned budget, and a smaller one after each OOM kill."""
-    plan = planned.plan
-    prepare = _prepare(command, settings)
-    record = _record(settings["history"])
-    record.run_started(Run(verb, tuple(command), planned.limits.limit_bytes, plan.budget_bytes))
-
-    def smaller(_attempt: int, budget_bytes: int) -> int | None:
-        smaller = next_budget(settings["on_oom"], plan, budget_bytes, settings["floor"])
-        worthless = smaller is not None and prepare is not None and not prepare.allows(smaller)
-        return None if worthless else smaller
-
-    return run_attempts(
-        command,
-        plan.budget_bytes,
-        next_budget=smaller,
-        say=output.say,
-        recorder=record,
-        events=events,
-        signals=signals,
-        policy=_policy(settings),
-        prepare=prepare,
-    )
 
 
 def _prepare(command: Sequence[str], settings: Mapping[str, Any]) -> Starts | None:

@@ -26,7 +26,6 @@ def run(args: argparse.Namespace) -> int:
     launching.check_recipe(settings, command)
     with open_events(settings["events"], output.warning) as events:
         planned = plan_here(settings, args.signals.stop_requested)
-        launching.announce(planned.plan, events, command)
         return launching.launch(
             "run", command, settings, planned, events=events, signals=args.signals
         ).exit_status

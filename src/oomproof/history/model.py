@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 STATE_VARIABLE = "OOMPROOF_STATE_DIR"
@@ -18,6 +19,21 @@ class Run:
     command: tuple[str, ...]
     limit_bytes: int | None
     planned_bytes: int
+    supervisor_pid: int = field(default_factory=os.getpid)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAttempt:
+    """An attempt that was started, whose end nobody wrote down, and whose oomproof is gone."""
+
+    id: int
+    attempt: int
+    started_at: str
+    budget_bytes: int
+    same_boot: bool | None
+    """Whether the machine has not been started anew since; None where that cannot be told."""
+    told_to_end: int | None
+    """The last signal that asked it to end; None: nobody did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +46,7 @@ class Outcome:
     signal: int | None
     oom_kills: int | None
     peak_bytes: int | None
-    duration_s: float
+    duration_s: float | None
     next_budget_bytes: int | None
     evidence: tuple[str, ...]
 

@@ -13,12 +13,14 @@ import select
 import signal
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oomproof.errors import HistoryError
-from oomproof.history.model import Outcome, Run
+from oomproof.history import alive
+from oomproof.history.model import OpenAttempt, Outcome, Run
 
 if TYPE_CHECKING:
     from oomproof.history.store import History
@@ -28,7 +30,8 @@ _SQLITE_HEADER = b"SQLite format 3\0"
 PATIENCE_S = 15.0
 """For one write: above the time that SQLite itself waits for others to release the file."""
 
-Write = Callable[["History"], int | None]
+Write = Callable[["History"], Any]
+"""What it returns goes through JSON."""
 
 
 class Record:
@@ -43,24 +46,71 @@ class Record:
         self._warn = warn
         self._required = required
         self._run_id: int | None = None
+        self._found: dict[int, Outcome] = {}
 
-    def run_started(self, run: Run) -> None:
-        """Write down the run that the following attempts belong to."""
-        self._run_id = self._write(lambda history: history.run_started(run), required=self._required)
+    def run_started(self, run: Run) -> tuple[OpenAttempt, ...]:
+        """Write down the run that the following attempts belong to.
+
+        Returns earlier attempts of the same command under the same limit that have no end, oldest
+        first. Give their ends to `found_open`.
+        """
+        path = self._path
+        if path is None:
+            return ()
+
+        def write(history: History) -> dict[str, Any]:
+            found = history.open_attempts(
+                run.command, run.limit_bytes, lambda run_id: alive.is_alive(path, run_id)
+            )
+            return {"open": [asdict(attempt) for attempt in found], "run": history.run_started(run)}
+
+        written = self._write(write, required=self._required)
+        if written is None:
+            return ()
+        self._run_id = written["run"]
+        try:
+            alive.hold(path, written["run"])
+        except OSError as error:
+            self._warn(
+                f"no lock can be held beside the history {path} ({error.strerror}): another oomproof may take"
+                " an attempt of this one for dead"
+            )
+        return tuple(OpenAttempt(**attempt) for attempt in written["open"])
+
+    def found_open(self, ends: Mapping[int, Outcome]) -> None:
+        """The ends of open attempts by their id, to be written down with the start of the next attempt."""
+        self._found = dict(ends)
 
     def attempt_started(self, attempt: int, budget_bytes: int) -> int | None:
         """Committed when this returns; None when nothing is remembered."""
-        run_id = self._run_id
+        run_id, found = self._run_id, self._found
         if run_id is None:
             return None
-        return self._write(lambda history: history.attempt_started(run_id, attempt, budget_bytes))
+        self._found = {}
+        attempt_id: int | None = self._write(
+            lambda history: history.attempt_started(run_id, attempt, budget_bytes, found)
+        )
+        return attempt_id
+
+    def told_to_end(self, attempt_id: int | None, signal: int) -> None:
+        """Write down that an attempt was asked to end, without waiting for the disk.
+
+        Should all die before the attempt has ended, its end is known not to be for lack of memory.
+        """
+        path = self._path
+        if path is not None and attempt_id is not None:
+            _leave_to_child(
+                lambda: _write_to(
+                    path, lambda history: history.told_to_end(attempt_id, signal), replace_any=False
+                )
+            )
 
     def attempt_ended(self, attempt_id: int | None, outcome: Outcome) -> None:
         """Write down the end of an attempt of `attempt_started`."""
         if attempt_id is not None:
             self._write(lambda history: history.attempt_ended(attempt_id, outcome))
 
-    def _write(self, write: Write, *, required: bool = False) -> int | None:
+    def _write(self, write: Write, *, required: bool = False) -> Any:
         path = self._path
         if path is None:
             return None
@@ -73,8 +123,7 @@ class Record:
                 raise HistoryError(f"{message}: {REMEDY}")
             self._warn(f"{message}, attempts are not remembered: {REMEDY}")
             self._path = None
-        value: int | None = answer.get("value")
-        return value
+        return answer.get("value")
 
 
 def _write_to(path: Path, write: Write, *, replace_any: bool) -> dict[str, Any]:
@@ -116,7 +165,7 @@ def _open_or_replace(path: Path, warn: Callable[[str], None], *, replace_any: bo
 def _set_aside(path: Path, why: str, warn: Callable[[str], None]) -> None:
     aside = f".damaged-{time.strftime('%Y%m%dT%H%M%S')}"
     # Its companions go with it: they may hold what the file itself lost.
-    for companion in ("", "-wal", "-shm"):
+    for companion in ("", "-wal", "-shm", alive.SUFFIX):
         part = path.with_name(path.name + companion)
         if part.exists():
             part.rename(path.with_name(path.name + aside + companion))
@@ -135,17 +184,12 @@ def _is_something_else(path: Path) -> bool:
 def _in_child(task: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What `task` returns (JSON), computed in a forked child; ``{"error": ...}`` when none came back."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
-    # The child must not answer signals in our name: it shares the pipe that `launch.signals` reads.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        pid = os.fork()
-        if pid == 0:
-            _answer_and_exit(task, writer)
+        pid = _fork(task, writer)
     except OSError as error:
         os.close(reader)
         return {"error": f"no process can be made for it, {error.strerror}"}
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(writer)
     try:
         answer = _read_until(reader, time.monotonic() + PATIENCE_S)
@@ -159,6 +203,30 @@ def _in_child(task: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return {"error": f"its writer ended with {os.waitstatus_to_exitcode(status)}"}
     document: dict[str, Any] = json.loads(answer)
     return document
+
+
+def _leave_to_child(task: Callable[[], dict[str, Any]]) -> None:
+    """As `_in_child` for nobody: whoever collects our children collects this one."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    try:
+        _fork(task, writer)
+    except OSError:
+        pass  # no process to spare: the end of the attempt will be written down in its time
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def _fork(task: Callable[[], dict[str, Any]], writer: int) -> int:
+    # The child must not answer signals in our name: it shares the pipe that `launch.signals` reads.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _answer_and_exit(task, writer)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return pid
 
 
 def _end(pid: int) -> None:

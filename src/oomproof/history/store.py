@@ -11,16 +11,18 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
 from oomproof.errors import HistoryError
-from oomproof.history.model import Outcome, Run
+from oomproof.history.model import OpenAttempt, Outcome, Run
 
 SCHEMA_VERSION = 1
 BUSY_TIMEOUT_S = 5.0
+TOLD_TO_END = "stopped"
+"""The verdict of an attempt that was asked to end, as long as it has not ended."""
 
 _SCHEMA = """
 CREATE TABLE runs (
@@ -99,23 +101,48 @@ class History:
             command=json.dumps(run.command),
             host=os.uname().nodename,
             boot_id=_boot_id(),
-            supervisor_pid=os.getpid(),
+            supervisor_pid=run.supervisor_pid,
             limit_bytes=run.limit_bytes,
             planned_bytes=run.planned_bytes,
         )
 
-    def attempt_started(self, run_id: int, attempt: int, budget_bytes: int) -> int:
-        """Write down that attempt number `attempt` (from 1) is about to start; returns its id."""
-        return self._insert(
-            "attempts", run_id=run_id, attempt=attempt, budget_bytes=budget_bytes, started_at=_now()
+    def attempt_started(
+        self, run_id: int, attempt: int, budget_bytes: int, found: Mapping[int, Outcome] | None = None
+    ) -> int:
+        """Write down that attempt number `attempt` (from 1) is about to start; returns its id.
+
+        `found` are the ends of open attempts by their id. They are closed in the same transaction:
+        what they taught is lost only together with the start that it was for.
+        """
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            for attempt_id, outcome in (found or {}).items():
+                self._end(attempt_id, outcome)
+            attempt_id = self._insert(
+                "attempts", run_id=run_id, attempt=attempt, budget_bytes=budget_bytes, started_at=_now()
+            )
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
+        return attempt_id
+
+    def told_to_end(self, attempt_id: int, signal: int) -> None:
+        """Write down that an attempt under way was asked to end: its death will be no OOM."""
+        self._connection.execute(
+            f"UPDATE attempts SET verdict = '{TOLD_TO_END}', signal = ? WHERE id = ? AND ended_at IS NULL",  # noqa: S608
+            (signal, attempt_id),
         )
 
     def attempt_ended(self, attempt_id: int, outcome: Outcome) -> None:
         """Write down how it ended."""
+        self._end(attempt_id, outcome)
+
+    def _end(self, attempt_id: int, outcome: Outcome) -> None:
         self._connection.execute(
             "UPDATE attempts SET ended_at = ?, verdict = ?, confidence = ?, exit_code = ?, signal = ?,"
             " oom_kills = ?, peak_bytes = ?, duration_s = ?, next_budget_bytes = ?, evidence = ?"
-            " WHERE id = ?",
+            " WHERE id = ? AND ended_at IS NULL",
             (
                 _now(),
                 outcome.verdict,
@@ -130,6 +157,34 @@ class History:
                 attempt_id,
             ),
         )
+
+    def open_attempts(
+        self, command: Sequence[str], limit_bytes: int | None, is_alive: Callable[[int], bool]
+    ) -> list[OpenAttempt]:
+        """Attempts of this command under this limit that have no end, oldest first.
+
+        `is_alive` tells of a run's id whether its oomproof still runs; those are left out.
+        """
+        rows = self._connection.execute(
+            "SELECT attempts.id, attempts.attempt, attempts.started_at, attempts.budget_bytes, runs.boot_id,"
+            " attempts.signal, runs.id FROM attempts JOIN runs ON runs.id = attempts.run_id"
+            " WHERE attempts.ended_at IS NULL AND runs.command = ? AND runs.limit_bytes IS ?"
+            " ORDER BY attempts.id",
+            (json.dumps(command), limit_bytes),
+        ).fetchall()
+        boot_id = _boot_id()
+        return [
+            OpenAttempt(
+                id=row[0],
+                attempt=row[1],
+                started_at=row[2],
+                budget_bytes=row[3],
+                same_boot=None if None in (row[4], boot_id) else row[4] == boot_id,
+                told_to_end=row[5],
+            )
+            for row in rows
+            if not is_alive(row[6])
+        ]
 
     def attempts(self) -> list[dict[str, object]]:
         """All attempts with the facts of their run, oldest first."""

@@ -8,6 +8,7 @@ Not covered: how much smaller (`oomproof.plan`), what a death means (`verdict`).
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import select
 import signal
@@ -45,6 +46,10 @@ class Recorder(Protocol):
 
     def attempt_started(self, attempt: int, budget_bytes: int) -> int | None:
         """Durable when it returns; the id is given back to `attempt_ended`."""
+        ...
+
+    def told_to_end(self, attempt_id: int | None, signal: int) -> None:
+        """The attempt was asked to end; never blocks."""
         ...
 
     def attempt_ended(self, attempt_id: int | None, outcome: Outcome) -> None:
@@ -180,9 +185,10 @@ class _Run:
         start = self._prepared(number, budget_bytes)
         with self._leaf() as (leaf, guardian):
             attempt_id = self._started(number, budget_bytes, leaf)
-            evidence = self._supervise(*start, signals, leaf, guardian)
+            told = functools.partial(self._told_to_end, attempt_id)
+            evidence = self._supervise(*start, signals, told_to_end=told, leaf=leaf, guardian=guardian)
         if self._could_not_join(evidence):
-            evidence = self._supervise(*start, signals, None, None)
+            evidence = self._supervise(*start, signals, told_to_end=told)
         attempt = Attempt(number, budget_bytes, evidence, judge(evidence))
         self.following = self._decide(attempt)
         attempt = replace(
@@ -213,8 +219,10 @@ class _Run:
         command: Sequence[str],
         environment: Mapping[str, str],
         signals: Signals,
-        leaf: Leaf | None,
-        guardian: Guardian | None,
+        *,
+        told_to_end: Callable[[int], None],
+        leaf: Leaf | None = None,
+        guardian: Guardian | None = None,
     ) -> Evidence:
         policy = self.policy.attempt
         if self.policy.ok_with_kills:
@@ -226,6 +234,7 @@ class _Run:
             leaf=leaf,
             guardian=guardian,
             policy=policy,
+            told_to_end=told_to_end,
         )
         if leaf is not None:
             wait_for_memory(leaf)
@@ -329,6 +338,10 @@ class _Run:
             leaf=str(leaf.directory) if leaf else None,
         )
         return attempt_id
+
+    def _told_to_end(self, attempt_id: int | None, number: int) -> None:
+        if self.recorder is not None:
+            self.recorder.told_to_end(attempt_id, number)
 
     def failed(self, error: OomproofError) -> None:
         """Close the stream of events of a run that could not go on."""

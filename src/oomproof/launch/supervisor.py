@@ -11,7 +11,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 
 from oomproof.launch import process_control
@@ -54,10 +54,12 @@ def supervise(
     leaf: Leaf | None = None,
     guardian: Guardian | None = None,
     policy: AttemptPolicy | None = None,
+    told_to_end: Callable[[int], None] = lambda _number: None,
 ) -> Evidence:
     """Run `command` in `leaf` (or in the own cgroup) until it and all it started are gone.
 
     `guardian` is that of the leaf; without one the attempt gets its own, which PID 1 does without.
+    `told_to_end` is called at once with each signal that asks the program to end.
 
     Signals that `signals` catches meanwhile are passed on. Never raises for what the program
     does; whatever happens here, nothing of the attempt is left running.
@@ -76,7 +78,7 @@ def supervise(
             return Evidence(spawn_failure=SpawnFailure(SpawnStep.FORK, error.errno or 0))
         spare.add(own_guardian.pid)
     try:
-        attempt = _Attempt(signals, leaf, policy or AttemptPolicy(), frozenset(spare))
+        attempt = _Attempt(signals, leaf, policy or AttemptPolicy(), frozenset(spare), told_to_end)
         return attempt.run(command, environment)
     finally:
         if own_guardian is not None:
@@ -87,12 +89,18 @@ class _Attempt:
     """The state of one attempt between its start and its end."""
 
     def __init__(
-        self, signals: Signals, leaf: Leaf | None, policy: AttemptPolicy, spare: frozenset[int]
+        self,
+        signals: Signals,
+        leaf: Leaf | None,
+        policy: AttemptPolicy,
+        spare: frozenset[int],
+        told_to_end: Callable[[int], None],
     ) -> None:
         self._signals = signals
         self._leaf = leaf
         self._policy = policy
         self._spare = spare
+        self._told_to_end = told_to_end
         self._counters: Counters | None = counters_for(leaf)
         self._terminal = Terminal.find()
         words = policy.own_words
@@ -240,6 +248,7 @@ class _Attempt:
         received, number = number, self._policy.signal_map.get(number, number)
         if received in STOPS or number in STOPS:
             self._mark(received, StopReason.STOP, sent=number)
+            self._told_to_end(signal.SIGTERM if signal.SIGTERM in (received, number) else received)
         if number == signal.SIGCONT:
             self._continue()
         self._send(number, to_group=number in _JOB_CONTROL or self._policy.forward_to_group)

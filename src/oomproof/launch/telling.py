@@ -42,7 +42,7 @@ def event_fields(attempt: Attempt) -> dict[str, object]:
         "next_budget_bytes": ended.next_budget_bytes,
         "pause_s": attempt.pause_s,
         "peak_bytes": ended.peak_bytes,
-        "duration_s": round(ended.duration_s, 3),
+        "duration_s": round(attempt.evidence.duration_s, 3),
         "evidence": ended.evidence,
         "survivors": attempt.evidence.survivors,
         "leftovers": attempt.evidence.leftovers,

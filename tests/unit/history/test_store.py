@@ -1,13 +1,15 @@
+import os
 import signal
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from oomproof.errors import HistoryError
-from oomproof.history.model import FILE_NAME, Outcome, Run, default_path
+from oomproof.history.model import FILE_NAME, OpenAttempt, Outcome, Run, default_path
 from oomproof.history.record import Record
 from oomproof.history.store import SCHEMA_VERSION, History
 
@@ -204,3 +206,99 @@ def test_where_the_file_lives() -> None:
     assert default_path(home | {"XDG_STATE_HOME": "/x"}) == Path("/x/oomproof/history.sqlite3")
     assert default_path(home) == Path("/home/ann/.local/state/oomproof/history.sqlite3")
     assert default_path({}) == default_path({"HOME": "/"}) == Path("/var/lib/oomproof/history.sqlite3")
+
+
+# -- attempts that nobody saw end -----------------------------------------------------------
+
+START_AND = """
+import os, signal, sys, time; from pathlib import Path
+from oomproof.history.model import Run; from oomproof.history.record import Record
+record = Record(Path(sys.argv[1]), print)
+record.run_started(Run("run", ("engine",), 5, 4))
+attempt = record.attempt_started(1, 4)
+"""
+DIE = START_AND + "os.kill(os.getpid(), signal.SIGKILL)"
+LIVE = START_AND + "print('started', flush=True); sys.stdin.read()"
+TOLD = START_AND + "record.told_to_end(attempt, 15); os.wait(); os.kill(os.getpid(), signal.SIGKILL)"
+
+ENGINE = Run("run", ("engine",), 5, 4)
+
+
+def script(text: str) -> list[str]:
+    return [sys.executable, "-c", text]
+
+
+def open_now(path: Path, run: Run = ENGINE) -> tuple[OpenAttempt, ...]:
+    return Record(path, pytest.fail).run_started(run)
+
+
+def test_an_attempt_whose_oomproof_was_killed_is_found_open(path: Path) -> None:
+    subprocess.run([*script(DIE), str(path)], check=False)
+    [found] = open_now(path)
+    assert (found.attempt, found.budget_bytes, found.same_boot, found.told_to_end) == (1, 4, True, None)
+
+
+def test_an_attempt_of_a_living_oomproof_is_not_open(path: Path) -> None:
+    living = subprocess.Popen(
+        [*script(LIVE), str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with living:
+        assert living.stdout is not None
+        assert living.stdout.readline() == "started\n"
+        assert open_now(path) == ()
+        living.kill()
+    assert len(open_now(path)) == 1
+
+
+def test_an_attempt_of_this_very_process_is_not_open(path: Path) -> None:
+    record = Record(path, pytest.fail)
+    record.run_started(ENGINE)
+    record.attempt_started(1, 4)
+    assert open_now(path) == ()
+
+
+@pytest.mark.parametrize(
+    "run",
+    [Run("run", ("engine", "x"), 5, 4), Run("run", ("engine",), 6, 4), Run("run", ("engine",), None, 4)],
+)
+def test_another_command_or_limit_is_another_story(path: Path, run: Run) -> None:
+    subprocess.run([*script(DIE), str(path)], check=False)
+    assert open_now(path, run) == ()
+    assert len(open_now(path)) == 1
+
+
+def test_a_request_to_end_is_found_with_the_open_attempt(path: Path) -> None:
+    subprocess.run([*script(TOLD), str(path)], check=False)
+    [found] = open_now(path)
+    assert found.told_to_end == signal.SIGTERM
+
+
+def test_a_request_to_end_that_comes_late_changes_no_end(path: Path) -> None:
+    with History.open(path) as history:
+        attempt = history.attempt_started(history.run_started(RUN), 1, 5)
+        history.attempt_ended(attempt, KILLED)
+        history.told_to_end(attempt, 15)
+    [row] = attempts_in(path)
+    assert (row["verdict"], row["signal"]) == ("oom_kill", 9)
+
+
+def test_an_open_attempt_is_closed_once_and_with_the_start_that_learned_from_it(path: Path) -> None:
+    subprocess.run([*script(DIE), str(path)], check=False)
+    records = [Record(path, pytest.fail) for _ in range(2)]
+    for record in records:
+        [found] = record.run_started(ENGINE)
+        record.found_open({found.id: replace(KILLED, verdict="oom_suspected", next_budget_bytes=3)})
+    assert attempts_in(path)[0]["ended_at"] is None, "only with the next attempt"
+    for record in records:
+        record.attempt_started(1, 3)
+    first, *others = attempts_in(path)
+    assert (first["verdict"], first["next_budget_bytes"]) == ("oom_suspected", 3)
+    assert [row["ended_at"] for row in others] == [None, None]
+    assert open_now(path) == ()
+
+
+def test_the_pid_that_is_written_down_is_the_supervisors(path: Path) -> None:
+    Record(path, pytest.fail).run_started(ENGINE)
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT supervisor_pid FROM runs").fetchall() == [(os.getpid(),)]
+    connection.close()

@@ -54,7 +54,12 @@ class Detector:
     hook_evidence: Evidence = SUCCESS
 
     def supervise(
-        self, command: Sequence[str], environment: dict[str, str], _signals: object, **_options: object
+        self,
+        command: Sequence[str],
+        environment: dict[str, str],
+        _signals: object,
+        told_to_end: Callable[[int], None] = lambda _number: None,
+        **_options: object,
     ) -> Evidence:
         if command[0] == "hook":
             self.on_hook(environment)
@@ -62,11 +67,17 @@ class Detector:
         self.seen.append((list(command), environment["OOMPROOF_BUDGET_BYTES"]))
         self.log.append("spawn")
         self.meanwhile(len(self.seen))
-        return self.script[len(self.seen) - 1]
+        evidence = self.script[len(self.seen) - 1]
+        if evidence.stop is not None:
+            told_to_end(evidence.stop.signal)
+        return evidence
 
     def attempt_started(self, attempt: int, budget_bytes: int) -> int:
         self.log.append(f"started {attempt} with {budget_bytes}")
         return attempt * 10
+
+    def told_to_end(self, attempt_id: int | None, signal: int) -> None:
+        self.log.append(f"told {attempt_id} to end by {signal}")
 
     def attempt_ended(self, attempt_id: int | None, outcome: Outcome) -> None:
         self.log.append(f"ended {attempt_id} {outcome.verdict} -> {outcome.next_budget_bytes}")
@@ -169,6 +180,11 @@ def test_an_attempt_is_written_down_before_its_spawn_and_after_its_end(detector:
         *("started 1 with 1000", "spawn", "ended 10 oom_kill -> 900"),
         *("started 2 with 900", "spawn", "ended 20 exited -> None"),
     ]
+
+
+def test_an_attempt_that_is_asked_to_end_is_marked_before_its_end(detector: Detector) -> None:
+    detector.run(STOPPED)
+    assert detector.log[-2:] == ["told 10 to end by 15", "ended 10 stopped -> None"]
 
 
 def test_one_line_an_attempt_says_verdict_evidence_and_budgets(detector: Detector) -> None:
