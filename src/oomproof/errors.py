@@ -15,6 +15,11 @@ OomproofError                   exit 125
 │   ├── ReserveTimeout          also a TimeoutError
 │   ├── OverRelease
 │   └── ReservationReleased
+├── PoolError
+│   ├── PinningUnavailable
+│   └── BufferReturned
+├── LoadError
+│   └── LoadCancelled
 └── CommandError
     ├── CommandNotExecutable    exit 126
     └── CommandNotFound         exit 127
@@ -74,7 +79,7 @@ class HistoryError(OomproofError):
 
 
 class BudgetError(OomproofError):
-    """Base of the errors of `oomproof.memory`; raised directly for a use that can never be right."""
+    """Base of the errors of a `MemoryBudget`; raised directly for a use that can never be right."""
 
 
 class BudgetExceeded(BudgetError):
@@ -91,6 +96,26 @@ class OverRelease(BudgetError):
 
 class ReservationReleased(BudgetError):
     """Raised when a reservation is used, or released again, after it has been released."""
+
+
+class PoolError(OomproofError):
+    """Base of the errors of `oomproof.memory.PinnedPool`; raised directly for a use that cannot be right."""
+
+
+class PinningUnavailable(PoolError):
+    """Raised when memory cannot be page-locked here; the message names the limit and the remedy."""
+
+
+class BufferReturned(PoolError):
+    """Raised when a buffer is used, or returned again, after it was returned to its pool."""
+
+
+class LoadError(OomproofError):
+    """Raised when a file cannot be loaded: unreadable, changed meanwhile, of another checksum, too large."""
+
+
+class LoadCancelled(LoadError):
+    """Raised when loading was cancelled by its caller; nothing is kept."""
 
 
 class CommandError(OomproofError):

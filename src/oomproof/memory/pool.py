@@ -1,0 +1,427 @@
+"""Page-locked buffers that are in the ledger from their allocation until they are freed, also while idle.
+
+An idle buffer costs as much memory as one in use, so it keeps its reservation, under the pool's own name.
+Buffers are reused by best fit within a bound of waste and freed largest first: when asked, when they lie
+idle for long, when headroom runs out, and when the budget needs room (the pool is one of its Evictables).
+Not covered: how memory is had (`backends`), how long views live (`buffer`), which sizes (`sizes`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import warnings
+import weakref
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from oomproof.errors import PinningUnavailable, PoolError
+from oomproof.limits import detect_limits
+from oomproof.limits.model import Notice
+from oomproof.memory.backends import Backend, Region, backend_named
+from oomproof.memory.budget import MemoryBudget
+from oomproof.memory.buffer import Block, Loan, PinnedBuffer
+from oomproof.memory.housekeeping import Housekeeper
+from oomproof.memory.reservation import Reservation
+from oomproof.memory.sizes import best_fit, largest_first, size_class, whole_pages
+from oomproof.units import format_size
+
+if TYPE_CHECKING:
+    import asyncio
+
+_log = logging.getLogger("oomproof.memory")
+
+_LOOK_AT_HEADROOM_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatistics:
+    """What a pool holds, and what it has done so far. Sizes in bytes."""
+
+    name: str
+    in_use_bytes: int
+    """Of buffers in use, `viewed_bytes` included; as the ledger is charged."""
+    in_use_count: int
+    requested_bytes: int
+    """What was asked for of `in_use_bytes`; the rest is waste."""
+    viewed_bytes: int
+    """Of buffers that were returned, but that slices or arrays still look at."""
+    idle_bytes: int
+    idle_count: int
+    peak_bytes: int
+    """Highest sum of buffers in use and idle."""
+    bytes_by_backend: Mapping[str, int]
+    """In use and idle."""
+    reused: int
+    """Requests that an idle buffer served."""
+    allocated: int
+    """Requests that needed new memory."""
+    freed_bytes: Mapping[str, int]
+    """By cause: ``asked``, ``closed``, ``idle``, ``pressure``, ``evicted`` (the budget needed room),
+    ``wanted`` (somebody waited for room when it was returned)."""
+
+
+class PinnedPool:
+    """Page-locked buffers from one budget. Thread-safe. Close it, or use it as a context manager.
+
+    `budget`: where every buffer is reserved, idle ones too.
+    `backend`: ``mlock``, ``cuda``, ``heap``, an object of yours, or several, of which the next is tried where
+    one cannot pin (then `notices` says so).
+    `max_waste`: an idle buffer serves a request if it is at most so much larger (0.25: a quarter), or of its
+    size class.
+    `max_idle_seconds`: buffers idle for longer are freed; None: they are kept.
+    `min_headroom_bytes`: idle buffers are freed when the kernel would give less than this, as `headroom` says
+    (default: what oomproof's limits find).
+    """
+
+    def __init__(
+        self,
+        budget: MemoryBudget,
+        *,
+        name: str = "pinned",
+        backend: str | Backend | Sequence[str | Backend] = ("mlock", "heap"),
+        max_waste: float = 0.25,
+        max_idle_seconds: float | None = 60.0,
+        min_headroom_bytes: int | None = None,
+        headroom: Callable[[], int | None] = lambda: detect_limits().available_bytes,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self.notices: list[Notice] = []
+        self._budget = budget
+        self._max_waste = max_waste
+        self._max_idle_seconds = max_idle_seconds
+        self._min_headroom_bytes = min_headroom_bytes
+        self._headroom = headroom
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._idle: list[Block] = []
+        """Ascending by size, of equal size the longest idle first."""
+        self._loans: set[Loan] = set()
+        self._reused = self._allocated = self._held_bytes = self._peak_bytes = 0
+        self._freed: Counter[str] = Counter()
+        self._next_look: float | None = None
+        """In how many seconds the housekeeper looks by itself."""
+        self._keeper: Housekeeper[Loan] = Housekeeper(f"oomproof-pool-{name}", self)
+        chain = [backend] if isinstance(backend, str) or not isinstance(backend, Sequence) else backend
+        self._backends = self._find_backends(chain)
+        self._evictable = IdleBuffers(self)
+        budget.add_evictable(self._evictable)
+        self._closed = False
+
+    def take(
+        self, size_bytes: int, *, owner: str | None = None, timeout: float | None = None
+    ) -> PinnedBuffer:
+        """A buffer of `size_bytes` for `owner` (default: the pool's name); waits until the budget has room.
+
+        Raises what `MemoryBudget.reserve` raises (more than the total; no room within `timeout` seconds), and
+        PinningUnavailable when the memory is there but cannot be locked and no other backend was given.
+        """
+        owner = self._check(size_bytes, owner)
+        block = self._take_idle(size_bytes, owner)
+        if block is None:
+            block = self._allocate(
+                self._budget.reserve(self._new_size(size_bytes), owner=owner, timeout=timeout)
+            )
+        return self._lend(block, size_bytes, owner)
+
+    def try_take(self, size_bytes: int, *, owner: str | None = None) -> PinnedBuffer | None:
+        """As `take`, but None at once where it would have to wait."""
+        owner = self._check(size_bytes, owner)
+        block = self._take_idle(size_bytes, owner)
+        if block is None:
+            reservation = self._budget.try_reserve(self._new_size(size_bytes), owner=owner)
+            if reservation is None:
+                return None
+            block = self._allocate(reservation)
+        return self._lend(block, size_bytes, owner)
+
+    async def take_async(
+        self, size_bytes: int, *, owner: str | None = None, timeout: float | None = None
+    ) -> PinnedBuffer:
+        """As `take`, for an event loop: neither waiting nor locking pages holds it up."""
+        import asyncio  # noqa: PLC0415 - programs without an event loop do without its megabytes
+
+        owner = self._check(size_bytes, owner)
+        block = self._take_idle(size_bytes, owner)
+        if block is None:
+            size = self._new_size(size_bytes)
+            reservation = await self._budget.reserve_async(size, owner=owner, timeout=timeout)
+            allocating = asyncio.get_running_loop().run_in_executor(None, self._allocate, reservation)
+            try:
+                block = await asyncio.shield(allocating)
+            except asyncio.CancelledError:
+                allocating.add_done_callback(self._give_up)  # the kernel cannot be interrupted in it
+                raise
+        return self._lend(block, size_bytes, owner)
+
+    def trim(self, size_bytes: int | None = None) -> int:
+        """Free idle buffers, the largest first, until `size_bytes` are free (None: all); bytes freed."""
+        return self._trim(size_bytes, "asked")
+
+    def close(self) -> None:
+        """Free what is idle; what is in use is freed with its last view. Safe to call twice."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._keeper.drain()
+        self._trim(None, "closed")
+        self._budget.remove_evictable(self._evictable)
+        self._keeper.wake()
+
+    def statistics(self) -> PoolStatistics:
+        """What it holds now, and what it has done."""
+        self._keeper.drain()
+        with self._lock:
+            loans = list(self._loans)
+            backends: Counter[str] = Counter()
+            for block in [*self._idle, *(loan.block for loan in loans)]:
+                backends[block.region.backend] += block.size_bytes
+            idle = sum(block.size_bytes for block in self._idle)
+            return PoolStatistics(
+                name=self.name,
+                in_use_bytes=sum(loan.block.size_bytes for loan in loans),
+                in_use_count=len(loans),
+                requested_bytes=sum(loan.size_bytes for loan in loans),
+                viewed_bytes=sum(loan.block.size_bytes for loan in loans if loan.returned),
+                idle_bytes=idle,
+                idle_count=len(self._idle),
+                peak_bytes=self._peak_bytes,
+                bytes_by_backend=dict(backends),
+                reused=self._reused,
+                allocated=self._allocated,
+                freed_bytes=dict(self._freed),
+            )
+
+    # -- taking
+
+    def _check(self, size_bytes: int, owner: str | None) -> str:
+        if size_bytes <= 0:
+            raise PoolError(f"a buffer of {size_bytes} bytes cannot be taken: ask for 1 or more")
+        if self._closed:
+            raise PoolError(f"pool {self.name!r} is closed: take buffers before close()")
+        self._keeper.drain()
+        self._keeper.start()
+        return owner or self.name
+
+    def _take_idle(self, size_bytes: int, owner: str) -> Block | None:
+        with self._lock:
+            index = best_fit([block.size_bytes for block in self._idle], size_bytes, self._max_waste)
+            if index is None:
+                return None
+            # The one returned last of that size: the others have a chance to be trimmed.
+            last = bisect_right(self._idle, self._idle[index].size_bytes, key=_size) - 1
+            block = self._idle.pop(last)
+            self._reused += 1
+        self._bring_back(block, owner)
+        return block
+
+    def _new_size(self, size_bytes: int) -> int:
+        """Its size class, unless that would be more than the whole budget."""
+        size = size_class(size_bytes)
+        return size if size <= self._budget.total_bytes else whole_pages(size_bytes)
+
+    def _allocate(self, reservation: Reservation) -> Block:
+        try:
+            region = self._allocate_region(reservation.bytes)
+        except BaseException:
+            reservation.release()
+            raise
+        with self._lock:
+            self._allocated += 1
+            self._held_bytes += region.size_bytes
+            self._peak_bytes = max(self._peak_bytes, self._held_bytes)
+        return Block(region, reservation)
+
+    def _lend(self, block: Block, size_bytes: int, owner: str) -> PinnedBuffer:
+        loan = Loan(block, size_bytes, owner)
+        with self._lock:
+            self._loans.add(loan)
+        return PinnedBuffer(loan, self._keeper.put, self._settle)
+
+    def _give_up(self, allocating: asyncio.Future[Block]) -> None:
+        if not allocating.cancelled() and allocating.exception() is None:
+            self._free([allocating.result()], "asked")
+
+    # -- returning
+
+    def _settle(self) -> None:
+        # A destructor may return a buffer while its own thread holds the lock: then the housekeeper does it.
+        if self._lock.acquire(blocking=False):
+            self._lock.release()
+            self._keeper.drain()
+
+    def handle(self, loan: Loan) -> None:
+        """The last view of a loan is gone."""
+        block = loan.block
+        self._put_by(block)
+        waited_for = self._budget.statistics().waiting > 0
+        with self._lock:
+            self._loans.discard(loan)
+            cause = "closed" if self._closed else "wanted" if waited_for else None
+            if cause is None:
+                block.returned_at = self._clock()
+                self._idle.insert(bisect_right(self._idle, block.size_bytes, key=_size), block)
+        if cause is not None:
+            self._free([block], cause)
+        elif self._next_look is None:
+            self._keeper.wake()
+
+    def _put_by(self, block: Block) -> None:
+        """Have the ledger know that `block` is idle now."""
+        block.reservation.transfer(self.name)
+
+    def _bring_back(self, block: Block, owner: str) -> None:
+        """Have the ledger know that `block` is in use again."""
+        block.reservation.transfer(owner)
+
+    # -- trimming
+
+    def _trim(self, wanted: int | None, cause: str) -> int:
+        with self._lock:
+            sizes = [block.size_bytes for block in self._idle]
+            count = len(sizes) if wanted is None else largest_first(sizes, wanted)
+            blocks = self._idle[len(sizes) - count :]
+            del self._idle[len(sizes) - count :]
+        return self._free(blocks, cause)
+
+    def _free(self, blocks: Sequence[Block], cause: str) -> int:
+        """The memory first, then its place in the ledger: it must never hold less than the kernel charges."""
+        freed = 0
+        for block in blocks:
+            block.region.free()
+            block.reservation.release()
+            freed += block.size_bytes
+        with self._lock:
+            self._held_bytes -= freed
+            self._freed[cause] += freed
+        return freed
+
+    def _trim_long_idle(self) -> None:
+        if self._max_idle_seconds is None:
+            return
+        with self._lock:
+            until = self._clock() - self._max_idle_seconds
+            old = [block for block in self._idle if block.returned_at <= until]
+            self._idle = [block for block in self._idle if block.returned_at > until]
+        if old:
+            self._free(old, "idle")
+
+    def _trim_under_pressure(self) -> None:
+        if self._min_headroom_bytes is None or not self._idle:
+            return
+        headroom = self._headroom()
+        if headroom is not None and headroom < self._min_headroom_bytes:
+            self._trim(self._min_headroom_bytes - headroom, "pressure")
+
+    # -- the housekeeper's
+
+    def keep_house(self) -> float | None:
+        """Trim what is due; seconds until more may be due, None: not before a buffer is returned."""
+        self._trim_long_idle()
+        self._trim_under_pressure()
+        with self._lock:
+            waits = []
+            if self._idle and self._max_idle_seconds is not None:
+                oldest = min(block.returned_at for block in self._idle)
+                waits.append(max(oldest + self._max_idle_seconds - self._clock(), 0.0))
+            if self._idle and self._min_headroom_bytes is not None:
+                waits.append(_LOOK_AT_HEADROOM_SECONDS)
+            self._next_look = min(waits, default=None)
+            return self._next_look
+
+    @property
+    def over(self) -> bool:
+        """Whether it is closed and nobody uses a buffer of it any more."""
+        return self._closed and not self._loans
+
+    # -- memory
+
+    def _find_backends(self, chain: Sequence[str | Backend]) -> list[Backend]:
+        found: list[Backend] = []
+        for position, backend in enumerate(chain):
+            try:
+                found.append(backend_named(backend) if isinstance(backend, str) else backend)
+            except PinningUnavailable as error:
+                if position + 1 == len(chain):
+                    raise
+                self._notice(error)
+        return found
+
+    def _allocate_region(self, size_bytes: int) -> Region:
+        for backend in self._backends[:-1]:
+            try:
+                return backend.allocate(size_bytes)
+            except PinningUnavailable as error:
+                self._notice(error)
+        return self._backends[-1].allocate(size_bytes)
+
+    def _notice(self, error: PinningUnavailable) -> None:
+        """The first time, that another backend stands in."""
+        if not self.notices:
+            message = f"pool {self.name!r}: {error}; the next backend is used"
+            self.notices.append(Notice("pinning_unavailable", message))
+            _log.warning("%s", message)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_closed", True):
+            return
+        self._closed = True
+        self._free(self._idle, "closed")
+        self._budget.remove_evictable(self._evictable)
+        self._keeper.wake()
+        held = format_size(self._held_bytes)
+        warnings.warn(
+            f"pool {self.name!r} with {held} was never closed", ResourceWarning, stacklevel=2, source=self
+        )
+
+
+class IdleBuffers:
+    """What a pool offers to its budget: its idle buffers. Holds the pool weakly."""
+
+    def __init__(self, pool: PinnedPool) -> None:
+        self.name = f"idle buffers of pool {pool.name!r}"
+        self._pool = weakref.ref(pool)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all idle buffers."""
+        return sum(block.size_bytes for block in self._blocks())
+
+    @property
+    def last_use(self) -> float:
+        """When the one that lies idle for longest was returned."""
+        return min((block.returned_at for block in self._blocks()), default=0.0)
+
+    @property
+    def in_use(self) -> bool:
+        """Never: buffers in use are not among them."""
+        return False
+
+    def evict(self) -> int:
+        """Free them; 0 when another thread took the last."""
+        pool = self._pool()
+        return 0 if pool is None else pool._trim(None, "evicted")
+
+    def _blocks(self) -> list[Block]:
+        pool = self._pool()
+        if pool is None:
+            return []
+        pool._keeper.drain()
+        with pool._lock:
+            return list(pool._idle)
+
+
+def _size(block: Block) -> int:
+    return block.size_bytes
