@@ -1,13 +1,29 @@
 """In-process library for programs that hold most of a machine's memory: a budget that engines can keep.
 
 `MemoryBudget` is one ledger of bytes for all threads and event loops of a process; `Reservation` what
-somebody holds of it; `Evictable` what can be had back. Standard library only.
+somebody holds of it; `Evictable` what can be had back. `PinnedPool` lends page-locked buffers that are in the
+ledger as long as they exist; `load` brings a file into one. Standard library only.
 Not covered: other processes, and what the process uses beside its ledger.
 """
 
 from oomproof.memory.budget import MemoryBudget
+from oomproof.memory.buffer import PinnedBuffer
 from oomproof.memory.eviction import Evictable
+from oomproof.memory.loader import Loaded, load, load_async
+from oomproof.memory.pool import PinnedPool, PoolStatistics
 from oomproof.memory.reservation import Reservation
 from oomproof.memory.statistics import BudgetStatistics, OwnerStatistics
 
-__all__ = ["BudgetStatistics", "Evictable", "MemoryBudget", "OwnerStatistics", "Reservation"]
+__all__ = [
+    "BudgetStatistics",
+    "Evictable",
+    "Loaded",
+    "MemoryBudget",
+    "OwnerStatistics",
+    "PinnedBuffer",
+    "PinnedPool",
+    "PoolStatistics",
+    "Reservation",
+    "load",
+    "load_async",
+]
