@@ -8,7 +8,6 @@ Not covered: how memory is had (`backends`), how long views live (`buffer`), whi
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 import warnings
@@ -19,10 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from oomproof.errors import PinningUnavailable, PoolError
+from oomproof.errors import PoolError
 from oomproof.limits import detect_limits
-from oomproof.limits.model import Notice
-from oomproof.memory.backends import Backend, Region, backend_named
+from oomproof.memory.backends import Backend
+from oomproof.memory.backends.chain import BackendChain
 from oomproof.memory.budget import MemoryBudget
 from oomproof.memory.buffer import Block, Loan, PinnedBuffer
 from oomproof.memory.housekeeping import Housekeeper
@@ -32,8 +31,6 @@ from oomproof.units import format_size
 
 if TYPE_CHECKING:
     import asyncio
-
-_log = logging.getLogger("oomproof.memory")
 
 _LOOK_AT_HEADROOM_SECONDS = 1.0
 
@@ -91,7 +88,6 @@ class PinnedPool:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
-        self.notices: list[Notice] = []
         self._budget = budget
         self._max_waste = max_waste
         self._max_idle_seconds = max_idle_seconds
@@ -107,8 +103,8 @@ class PinnedPool:
         self._next_look: float | None = None
         """In how many seconds the housekeeper looks by itself."""
         self._keeper: Housekeeper[Loan] = Housekeeper(f"oomproof-pool-{name}", self)
-        chain = [backend] if isinstance(backend, str) or not isinstance(backend, Sequence) else backend
-        self._backends = self._find_backends(chain)
+        self._backends = BackendChain(backend, name)
+        self.notices = self._backends.notices
         self._evictable = IdleBuffers(self)
         budget.add_evictable(self._evictable)
         self._closed = False
@@ -228,7 +224,7 @@ class PinnedPool:
 
     def _allocate(self, reservation: Reservation) -> Block:
         try:
-            region = self._allocate_region(reservation.bytes)
+            region = self._backends.allocate(reservation.bytes)
         except BaseException:
             reservation.release()
             raise
@@ -339,34 +335,6 @@ class PinnedPool:
     def over(self) -> bool:
         """Whether it is closed and nobody uses a buffer of it any more."""
         return self._closed and not self._loans
-
-    # -- memory
-
-    def _find_backends(self, chain: Sequence[str | Backend]) -> list[Backend]:
-        found: list[Backend] = []
-        for position, backend in enumerate(chain):
-            try:
-                found.append(backend_named(backend) if isinstance(backend, str) else backend)
-            except PinningUnavailable as error:
-                if position + 1 == len(chain):
-                    raise
-                self._notice(error)
-        return found
-
-    def _allocate_region(self, size_bytes: int) -> Region:
-        for backend in self._backends[:-1]:
-            try:
-                return backend.allocate(size_bytes)
-            except PinningUnavailable as error:
-                self._notice(error)
-        return self._backends[-1].allocate(size_bytes)
-
-    def _notice(self, error: PinningUnavailable) -> None:
-        """The first time, that another backend stands in."""
-        if not self.notices:
-            message = f"pool {self.name!r}: {error}; the next backend is used"
-            self.notices.append(Notice("pinning_unavailable", message))
-            _log.warning("%s", message)
 
     def __enter__(self) -> Self:
         return self
