@@ -13,7 +13,7 @@ _log = logging.getLogger("oomproof.memory")
 
 
 class BackendChain:
-    """Backends in the order in which they are tried, each time anew: a smaller one may fit where this did not."""
+    """Backends in the order in which they are tried, each time anew: a smaller region may fit again."""
 
     def __init__(self, wanted: str | Backend | Sequence[str | Backend], pool: str) -> None:
         """`wanted`: names, or objects of the caller's; `pool`: for messages.
