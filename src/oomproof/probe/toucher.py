@@ -35,9 +35,8 @@ _MAP_FAILED = ctypes.c_void_p(-1).value
 _MADV_HUGEPAGE = 14
 _MADV_POPULATE_WRITE = 23  # Linux 5.14
 _ACCOUNTS = ("VmPTE", "RssAnon", "RssShmem", "VmSwap")
-_PART_ALIGNMENT = 2 << 20
-_SMALLEST_PART = 16 << 20
-"""A thread costs more than it saves below this."""
+_PIECE = 4 << 20
+"""What a thread populates in one call: long beside the cost of a call, and whole huge pages."""
 
 _regions: list[tuple[int, int]] = []
 """Address and size of what is held."""
@@ -167,8 +166,8 @@ def _touch(size: int, shape: str, threads: int) -> str:
     if shape == "hugepage":
         _libc.madvise(address, size, _MADV_HUGEPAGE)  # advice: a kernel without huge pages refuses it
     trouble = ""
-    if errors := [error for error in _in_parallel(address, size, threads) if error]:
-        trouble = f"refused {os.strerror(errors[0])}"
+    if error := _in_parallel(address, size, threads):
+        trouble = f"refused {os.strerror(error)}"
     elif shape == "pinned" and _libc.mlock(address, size) != 0:
         trouble = f"unlockable {os.strerror(ctypes.get_errno())}"
     if trouble:
@@ -178,27 +177,37 @@ def _touch(size: int, shape: str, threads: int) -> str:
     return trouble
 
 
-def _in_parallel(address: int, size: int, most_threads: int) -> list[int]:
-    """`_populate` by several threads at once; the kernel clears pages as fast as it has cores."""
-    threads = max(1, min(most_threads, size // _SMALLEST_PART))
-    if threads == 1:
-        return [_populate(address, size)]
-    part = -(-size // threads // _PART_ALIGNMENT) * _PART_ALIGNMENT
+def _in_parallel(address: int, size: int, most_threads: int) -> int:
+    """`_populate` by several threads at once; 0, or the errno of a piece that failed.
+
+    In pieces, because the kernel holds the address space's lock during a call: a thread that
+    starts, or Python that wants memory, would wait until all is done. And a thread that gets
+    less processor time leaves more pieces to the others.
+    """
+    threads = max(1, min(most_threads, size // _PIECE))
+    starts = iter(range(0, size, _PIECE))
+    taking = _thread.allocate_lock()
     errors: list[int] = []
 
-    def populate(start: int, ended: _thread.LockType) -> None:
-        errors.append(_populate(address + start, min(part, size - start)))
+    def populate(ended: _thread.LockType) -> None:
+        while not errors:
+            with taking:
+                start = next(starts, None)
+            if start is None:
+                break
+            if error := _populate(address + start, min(_PIECE, size - start)):
+                errors.append(error)
         ended.release()
 
-    ends = []
-    for start in range(0, size, part):
-        ended = _thread.allocate_lock()
-        ended.acquire()
-        _thread.start_new_thread(populate, (start, ended))
-        ends.append(ended)
+    ends = [_thread.allocate_lock() for _ in range(threads)]
     for ended in ends:
         ended.acquire()
-    return errors
+    for ended in ends[1:]:
+        _thread.start_new_thread(populate, (ended,))
+    populate(ends[0])
+    for ended in ends:
+        ended.acquire()
+    return errors[0] if errors else 0
 
 
 def _populate(address: int, size: int) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -103,17 +105,34 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
-def test_parts_of_threads_cover_every_byte_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts: list[tuple[int, int]] = []
+def test_pieces_of_threads_cover_every_byte_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces: list[tuple[int, int]] = []
 
     def populate(start: int, size: int) -> int:
-        parts.append((start, size))
+        pieces.append((start, size))
         return 0
 
     monkeypatch.setattr(toucher, "_populate", populate)
     size = 101 * MIB + 4096
-    assert set(toucher._in_parallel(0, size, 5)) == {0}
-    assert sorted(parts)[0][0] == 0
-    ends = [start + length for start, length in sorted(parts)]
-    assert [start for start, _ in sorted(parts)[1:]] == ends[:-1]
+    assert toucher._in_parallel(0, size, 5) == 0
+    assert sorted(pieces)[0][0] == 0
+    ends = [start + length for start, length in sorted(pieces)]
+    assert [start for start, _ in sorted(pieces)[1:]] == ends[:-1]
     assert ends[-1] == size
+
+
+def test_threads_populate_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    together = threading.Barrier(3, timeout=60)
+
+    def populate(start: int, size: int) -> int:
+        together.wait()
+        return 0
+
+    monkeypatch.setattr(toucher, "_populate", populate)
+    assert toucher._in_parallel(0, 3 * toucher._PIECE, 3) == 0
+
+
+def test_the_first_error_of_a_piece_ends_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toucher, "_populate", lambda start, size: errno.ENOMEM)
+    pieces = 64
+    assert toucher._in_parallel(0, pieces * toucher._PIECE, 2) == errno.ENOMEM
