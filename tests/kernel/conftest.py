@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from kernel.launching import Launcher, Scenario
+from kernel.probing import a_container
+from oomproof.leaf import Leaf
 
 
 @pytest.fixture
@@ -24,3 +26,10 @@ def launcher_of(tmp_path: Path) -> Iterator[Callable[[Scenario], Launcher]]:
     yield make
     for launcher in launchers:
         launcher.end()
+
+
+@pytest.fixture
+def container() -> Iterator[Leaf]:
+    """A cgroup with a limit, as a container would be."""
+    with a_container() as leaf:
+        yield leaf

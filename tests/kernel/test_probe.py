@@ -8,14 +8,28 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from oomproof.leaf import Leaf, known_leaf, make_leaf
-from oomproof.leaf.v2 import SUPERVISOR_NAME
+from kernel.probing import (
+    LIMIT,
+    PROBE,
+    SETTLE_BYTES,
+    SETTLE_S,
+    SLOWLY,
+    Running,
+    in_cgroup,
+    leaf_of,
+    own_leaf,
+    parent_of,
+    probe_in,
+    probe_leaves,
+    slowness,
+    wait_until,
+    with_v2_file,
+)
+from oomproof.leaf import Leaf
 from oomproof.limits import find_memory_cgroup
 from oomproof.probe import ProbeRequest, Shape, StopReason, run_probe
 from oomproof.probe.decide import Progress
@@ -24,97 +38,8 @@ from oomproof.units import MIB
 
 pytestmark = pytest.mark.kernel
 
-LIMIT = 96 * MIB
-SETTLE_S, SETTLE_BYTES = 2.0, 8 * MIB
-PROBE = (sys.executable, "-m", "oomproof", "probe", "--json")
-SLOWLY = ("--limit", str(LIMIT), "--chunk", "64KiB")
-"""Steps so small that there is time to interfere."""
 NEIGHBOUR = Path(__file__).with_name("neighbour.py")
 HOG = Path(__file__).with_name("hog.py")
-
-
-@pytest.fixture
-def container() -> Iterator[Leaf]:
-    """A cgroup with a limit, as a container would be."""
-    with make_leaf("test") as leaf:
-        leaf.set_limit(LIMIT)
-        yield leaf
-
-
-def in_cgroup(leaf: Leaf, *command: str) -> list[str]:
-    """`command`, to be run in `leaf`."""
-    return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(leaf.join_path), *command]
-
-
-def probe_in(leaf: Leaf, *arguments: str, wrapped_by: tuple[str, ...] = ()) -> dict[str, Any]:
-    """What the probe answers as the only program in `leaf`."""
-    command = in_cgroup(leaf, *wrapped_by, *PROBE, *arguments)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
-
-
-def probe_leaves() -> set[Path]:
-    own = find_memory_cgroup()
-    assert own is not None
-    parent = own.directory.parent if own.directory.name == SUPERVISOR_NAME else own.directory
-    return set(parent.glob("oomproof-probe-*"))
-
-
-def leaf_of(pid: int) -> Path | None:
-    return next((path for path in probe_leaves() if path.name.startswith(f"oomproof-probe-{pid}-")), None)
-
-
-def wait_until(condition: Callable[[], object], timeout_s: float = 100.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that in time"
-        time.sleep(0.03)
-
-
-def exists(pid: int) -> bool:
-    """Whether the process lives; a zombie that nobody reaps holds no memory and counts as gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-class Running:
-    """A probe under way that has touched something: oomproof, its guard, its toucher and its leaf."""
-
-    def __init__(self, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [*PROBE, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        wait_until(lambda: self._usage() > 4 * MIB)
-        leaf = leaf_of(self.process.pid)
-        assert leaf is not None
-        self.leaf = leaf
-        self.toucher = int((leaf / "cgroup.procs").read_text())
-        self.guard = parent_of(self.toucher)
-
-    def _usage(self) -> int:
-        assert self.process.poll() is None, "it ended before anything could be done to it"
-        leaf = leaf_of(self.process.pid)
-        name = "memory.current" if leaf and (leaf / "memory.current").exists() else "memory.usage_in_bytes"
-        return int((leaf / name).read_text()) if leaf else 0
-
-    def assert_nothing_is_left(self) -> None:
-        wait_until(lambda: not exists(self.toucher) and not exists(self.guard), SETTLE_S * slowness())
-        wait_until(lambda: not self.leaf.exists(), SETTLE_S * slowness())
-
-
-def slowness() -> float:
-    """How much slower than usual this machine runs Python, for time limits in emulated guests."""
-    started = time.perf_counter()
-    sum(range(300_000))
-    return max((time.perf_counter() - started) / 0.01, 1.0)
 
 
 def test_the_probe_ends_at_the_reserve_within_16_mib_of_the_limit() -> None:
@@ -138,11 +63,40 @@ def test_inside_a_container_the_limit_of_the_container_binds(container: Leaf) ->
     assert document["kernel_overhead_bytes"] < document["allocated_bytes"] // 512 + 2 * MIB
 
 
-def test_everything_is_given_back_within_2_s(container: Leaf) -> None:
+@pytest.mark.parametrize("kind", [shape.value for shape in Shape if shape is not Shape.CUDA_PINNED])
+def test_everything_is_given_back_within_2_s(container: Leaf, kind: str) -> None:
     before = container.usage_bytes()
-    assert probe_in(container)["allocated_bytes"] > LIMIT // 2
+    assert probe_in(container, "--as", kind)["allocated_bytes"] > LIMIT // 2
     wait_until(lambda: container.usage_bytes() <= before + SETTLE_BYTES, SETTLE_S)
     assert not [path for path in container.cgroups() if "probe" in path.name]
+
+
+@pytest.mark.parametrize("kind", ["anon", "file"])
+@pytest.mark.parametrize(
+    ("victim", "number"),
+    [
+        ("oomproof", signal.SIGINT),
+        ("oomproof", signal.SIGTERM),
+        ("oomproof", signal.SIGKILL),
+        ("toucher", signal.SIGKILL),
+        ("guard", signal.SIGKILL),
+    ],
+)
+def test_everything_is_given_back_within_2_s_of_any_end(
+    container: Leaf, victim: str, number: signal.Signals, kind: str
+) -> None:
+    before = container.usage_bytes()
+    command = in_cgroup(container, *PROBE, "--as", kind, "--chunk", "64KiB")
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as oomproof:
+        wait_until(lambda: container.usage_bytes() >= before + LIMIT // 2)
+        [leaf] = [path for path in container.cgroups() if "oomproof-probe" in path.name]
+        toucher = int((leaf / "cgroup.procs").read_text())
+        pids = {"oomproof": oomproof.pid, "toucher": toucher, "guard": parent_of(toucher)}
+        os.kill(pids[victim], number)
+        patience_s = SETTLE_S * slowness()
+        wait_until(lambda: container.usage_bytes() <= before + SETTLE_BYTES, patience_s)
+        wait_until(lambda: not leaf.exists(), patience_s)
+        oomproof.wait(60)
 
 
 @pytest.mark.parametrize(("beyond_bytes", "killed"), [(0, False), (16 * MIB, True)])
@@ -220,15 +174,6 @@ def test_a_limit_lowered_meanwhile_is_obeyed() -> None:
     assert "The limit changed from 96.00 MiB to 48.00 MiB" in result.notices[-1]
 
 
-def own_leaf() -> Leaf:
-    """The leaf of the probe that runs in this very process."""
-    directory = leaf_of(os.getpid())
-    assert directory is not None
-    own = find_memory_cgroup()
-    assert own is not None
-    return known_leaf(own.version, directory)
-
-
 def test_an_address_space_limit_ends_it_with_what_the_kernel_gave() -> None:
     limited = 'ulimit -v 400000 && exec "$@"'
     command = ["sh", "-c", limited, "sh", *PROBE, "--limit", "768MiB", "--chunk", "32MiB"]
@@ -248,14 +193,6 @@ def test_memory_that_may_not_be_locked_ends_it_with_what_could_be() -> None:
     document = json.loads(done.stdout)
     assert document["stop_reason"] == "memlock"
     assert 8 * MIB - MIB // 2 <= document["allocated_bytes"] <= 8 * MIB
-
-
-@pytest.mark.parametrize("shape", Shape)
-def test_every_shape_ends_at_the_reserve(shape: Shape) -> None:
-    result = run_probe(ProbeRequest(limit_bytes=LIMIT, shape=shape))
-    assert result.stop_reason is StopReason.RESERVE
-    assert LIMIT - 16 * MIB < result.allocated_bytes < LIMIT
-    assert abs(result.kernel_overhead_bytes - result.allocated_bytes // 512) < MIB
 
 
 def test_quick_answers_as_the_full_probe_does_within_its_error_bar() -> None:
@@ -322,12 +259,6 @@ def test_swapping_ends_it() -> None:
     result = run_probe(ProbeRequest(max_bytes=LIMIT, chunk_bytes=8 * MIB), on_step=push_out)
     assert result.stop_reason is StopReason.SWAPPING
     assert LIMIT // 2 <= result.allocated_bytes < LIMIT
-
-
-def with_v2_file(leaf: Leaf, name: str) -> Path:
-    if not (leaf.directory / name).exists():
-        pytest.skip(f"this kernel has no {name} in its cgroups")
-    return leaf.directory / name
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -7,6 +7,7 @@ import math
 import signal
 import sys
 import time
+from pathlib import Path
 from types import FrameType
 from typing import Self
 
@@ -14,7 +15,8 @@ from oomproof.cli import output
 from oomproof.errors import UsageError
 from oomproof.probe import ProbeRequest, ProbeResult, Shape, StopReason, run_probe
 from oomproof.probe.decide import Progress
-from oomproof.probe.model import DEFAULT_CHUNK_BYTES
+from oomproof.probe.mix import parse_mix
+from oomproof.probe.model import DEFAULT_CHUNK_BYTES, PartResult
 from oomproof.probe.readings import Reading
 from oomproof.units import MIB, format_size, parse_size
 
@@ -37,12 +39,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit", metavar="SIZE", help="limit the probe's own leaf cgroup, as though a container had it"
     )
-    parser.add_argument(
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument(
         "--as",
         dest="shape",
         choices=[shape.value for shape in Shape],
         default=Shape.ANON.value,
-        help="kind of memory: private, on huge pages, page-locked or shared (default: %(default)s)",
+        help="kind of memory: private, on huge pages, page-locked, of a mapped file, shared, or page-locked"
+        " by CUDA (default: %(default)s)",
+    )
+    kind.add_argument(
+        "--mix",
+        metavar="PART,...",
+        help="several kinds at once, in this order: KIND=SIZE or KIND=PERCENT%%, the last one without an"
+        " amount for the rest, for example pinned=2GiB,file=25%%,anon",
+    )
+    parser.add_argument(
+        "--file-dir",
+        type=Path,
+        metavar="DIR",
+        help="where the file to map is made; it has no name and takes no disk (default: $TMPDIR, /var/tmp)",
     )
     parser.add_argument(
         "--quick",
@@ -60,6 +76,8 @@ def run(args: argparse.Namespace) -> int:
         deadline_s=_seconds(args.deadline),
         limit_bytes=_size(args.limit),
         shape=Shape(args.shape),
+        mix=() if args.mix is None else parse_mix(args.mix),
+        file_directory=args.file_dir,
         quick=args.quick,
     )
     received: list[int] = []
@@ -143,8 +161,8 @@ def _seconds(text: str | None) -> float | None:
 
 _STOPPED = {
     StopReason.RESERVE: "only the reserve was left",
-    StopReason.MAXIMUM: "--max was reached",
-    StopReason.LIMIT: "the kernel refused more",
+    StopReason.MAXIMUM: "all that was asked for",
+    StopReason.LIMIT: "the kernel refused more, or took it back",
     StopReason.MEMLOCK: "RLIMIT_MEMLOCK allows no more",
     StopReason.THROTTLED: "the cgroup is throttled above this",
     StopReason.SWAPPING: "memory began to be swapped out",
@@ -162,6 +180,7 @@ def _print_for_people(result: ProbeResult) -> None:
         ("usage before", format_size(result.usage_before_bytes), ""),
         ("allocated", format_size(result.allocated_bytes), _STOPPED[result.stop_reason]),
         *_extrapolation(result),
+        *_parts(result),
         ("usage at peak", format_size(result.usage_peak_bytes), ""),
         ("overhead", format_size(result.overhead_bytes), "all growth beside the allocation"),
         *(
@@ -170,6 +189,7 @@ def _print_for_people(result: ProbeResult) -> None:
             if size
         ),
         ("  others", format_size(result.others_bytes), ""),
+        ("for the next", format_size(result.allocatable_bytes), "with what oomproof itself held meanwhile"),
     ]
     output.print_table(("", "SIZE", ""), rows, right=[1])
     touched = result.allocated_bytes if result.touched_bytes is None else result.touched_bytes
@@ -182,9 +202,26 @@ def _print_for_people(result: ProbeResult) -> None:
     sys.stdout.flush()
 
 
-def _extrapolation(result: ProbeResult) -> list[tuple[str, str, str]]:
-    if not result.extrapolated:
+def _parts(result: ProbeResult) -> list[tuple[str, str, str]]:
+    """What a mix is made of."""
+    if len(result.parts) < 2:
         return []
+    return [(f"  {part.shape}", format_size(part.allocated_bytes), _asked(part)) for part in result.parts]
+
+
+def _asked(part: PartResult) -> str:
+    return (
+        "of all that was left"
+        if part.asked_bytes is None
+        else f"of {format_size(part.asked_bytes)} asked for"
+    )
+
+
+def _extrapolation(result: ProbeResult) -> list[tuple[str, str, str]]:
+    if not result.error_bytes:
+        return []
+    if not result.extrapolated:
+        return [("  up to", format_size(result.error_bytes), "more, within the last step")]
     touched = format_size(result.touched_bytes)
     return [("  give or take", format_size(result.error_bytes), f"extrapolated from {touched}")]
 

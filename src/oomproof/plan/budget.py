@@ -17,8 +17,11 @@ from oomproof.errors import PlanError, UsageError
 from oomproof.limits.margin import default_margin_floor
 from oomproof.limits.model import LimitReport
 from oomproof.plan.model import Plan, PlanRequest, Term
-from oomproof.probe.model import ProbeResult
+from oomproof.probe.model import ProbeResult, StopReason
 from oomproof.units import MIB, format_size
+
+_ENDED_EARLY = frozenset({StopReason.MAXIMUM, StopReason.DEADLINE, StopReason.KILLED, StopReason.INTERRUPTED})
+"""Ends of a probe that tells only how much there is at least."""
 
 
 def plan_budget(
@@ -62,6 +65,11 @@ def _allowed(limits: LimitReport, probe: ProbeResult | None) -> tuple[list[Term]
     lower_to(limits.host_available_bytes, "host_shortfall", "/proc/meminfo MemAvailable")
     if probe is not None:
         lower_to(probe.allocated_bytes, "probe_shortfall", f"probe: stopped by {probe.stop_reason.value}")
+        if terms[-1].name == "probe_shortfall" and probe.stop_reason in _ENDED_EARLY:
+            notices.append(
+                f"the probe ended early ({probe.stop_reason.value}), so more may be there than the"
+                f" {format_size(probe.allocated_bytes)} that it got: probe without that bound to know"
+            )
     else:
         notices.append("no probe: the budget rests on what check allows alone")
     return terms, notices

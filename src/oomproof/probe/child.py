@@ -25,12 +25,21 @@ from oomproof.probe.readings import NO_ACCOUNTS, Accounts
 _SCRIPT = Path(__file__).with_name("toucher.py")
 _PACKAGE_PARENT = Path(__file__).parents[2]
 _START_TIMEOUT_S = 30.0
+_LOAD_TIMEOUT_S = 120.0
+"""CUDA's driver compiles for a GPU that it does not know yet."""
 _RELEASE_TIMEOUT_S = 10.0
+_SCRIPT_FDS = (0, 1, 3, 4)
 _FIRST_FREE_FD = 10
 """Above all descriptors that have a meaning for the script."""
 
 
-_ACCOUNTS = {"page_tables": "VmPTE", "anonymous": "RssAnon", "shared": "RssShmem", "swapped": "VmSwap"}
+_ACCOUNTS = {
+    "page_tables": "VmPTE",
+    "anonymous": "RssAnon",
+    "file": "RssFile",
+    "shared": "RssShmem",
+    "swapped": "VmSwap",
+}
 """Fields of `Accounts` by their names in proc_pid_status(5)."""
 
 
@@ -59,24 +68,28 @@ class Answer:
 class Toucher:
     """A started toucher. `close` it, then remove its leaf, then `finish`; each is safe to repeat."""
 
-    def __init__(self, shape: Shape, threads: int) -> None:
+    def __init__(self, threads: int, file: int | None = None, with_packages: bool = False) -> None:
         """Start it, in the own cgroup as yet.
 
-        Raises ProbeError when the interpreter cannot be started.
+        `file` is a descriptor of the empty file that it may map; `with_packages` lets it import
+        what is installed. Raises ProbeError when the interpreter cannot be started.
         """
         if not sys.executable:
             raise ProbeError("sys.executable is empty, so no child can be started: run oomproof with python3")
         commands_read, self._commands = _pipe()
         self._answers, answers_write = _pipe()
         lifeline_read, self._lifeline = _pipe()
-        ours = (commands_read, answers_write, lifeline_read)
+        ours = [commands_read, answers_write, lifeline_read]
+        if file is not None:
+            ours.append(_above_the_scripts(file))
+        isolation = ("-P",) if with_packages else ("-I", "-S")
         try:
             self._guard: int | None = os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-I", "-S", str(_SCRIPT), str(_PACKAGE_PARENT), shape, str(threads)],
+                [sys.executable, *isolation, str(_SCRIPT), str(_PACKAGE_PARENT), str(threads)],
                 os.environ,
                 file_actions=[
-                    (os.POSIX_SPAWN_DUP2, fd, target) for target, fd in zip((0, 1, 3), ours, strict=True)
+                    (os.POSIX_SPAWN_DUP2, fd, target) for fd, target in zip(ours, _SCRIPT_FDS, strict=False)
                 ],
                 setpgroup=0,  # Ctrl-C is for us: we tell the toucher
                 setsigmask=(),
@@ -113,12 +126,20 @@ class Toucher:
             raise ProbeError(f"the toucher could not start ({reason}): try again, or go without a probe")
         return answer.accounts
 
-    def touch(self, size: int, until: float | None = None) -> Answer:
+    def load_cuda(self) -> Accounts:
+        """Have it load CUDA's driver, which takes memory of its own. Raises ProbeError when it cannot."""
+        answer = self._ask(f"load {Shape.CUDA_PINNED}", time.monotonic() + _LOAD_TIMEOUT_S)
+        if answer.outcome is not Outcome.READY:
+            reason = answer.reason or f"the toucher {answer.outcome.value}"
+            raise ProbeError(f"no memory can be pinned through CUDA: {reason}")
+        return answer.accounts
+
+    def touch(self, size: int, shape: Shape, until: float | None = None) -> Answer:
         """Have it map and touch `size` more bytes; `until` is a time of `time.monotonic`.
 
         After ``TIMED_OUT`` it goes on, and `wait` gives the answer.
         """
-        return self._ask(f"touch {size}", until)
+        return self._ask(f"touch {size} {shape}", until)
 
     def wait(self, until: float | None = None) -> Answer:
         """The answer to the command that has none yet."""
@@ -202,11 +223,15 @@ def _pipe() -> tuple[int, int]:
     """A pipe whose two ends cannot be mistaken for standard input and output."""
     ends = os.pipe()
     try:
-        read, write = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE_FD) for end in ends)
+        read, write = (_above_the_scripts(end) for end in ends)
     finally:
         for end in ends:
             os.close(end)
     return read, write
+
+
+def _above_the_scripts(descriptor: int) -> int:
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE_FD)
 
 
 @contextlib.contextmanager

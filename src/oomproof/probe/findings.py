@@ -14,9 +14,9 @@ from oomproof.probe.decide import (
     with_room_for_others,
 )
 from oomproof.probe.extrapolate import extrapolate
-from oomproof.probe.model import ProbeRequest, ProbeResult, StopReason
+from oomproof.probe.model import Part, PartResult, ProbeRequest, ProbeResult, Shape, StopReason
 from oomproof.probe.overhead import kernel_causes, split_overhead
-from oomproof.probe.readings import Reading
+from oomproof.probe.readings import Accounts, Reading
 from oomproof.units import format_size
 
 
@@ -29,9 +29,16 @@ class Findings:
     ready: Reading
     """Taken when the toucher was ready."""
     notices: list[str]
+    parts: tuple[Part, ...] = (Part(Shape.ANON),)
+    """What is touched, in order."""
+    file_on_disk: bool = False
+    """Whether the pages of Shape.FILE are page cache."""
+    error_bytes: int = 0
+    """How far the answer may be off."""
+    allocated_by_part: list[int] = field(init=False)
+    kernel_by_part: list[int] = field(init=False)
     recent: list[Reading] = field(init=False)
     """The latest readings, in order: as many as `readings` looks at."""
-    allocated_bytes: int = 0
     chunks: int = 0
     peak_bytes: int = field(init=False)
     stop_reason: StopReason = StopReason.INTERRUPTED
@@ -40,7 +47,24 @@ class Findings:
 
     def __post_init__(self) -> None:
         self.recent = [self.ready]
+        self.allocated_by_part = [0] * len(self.parts)
+        self.kernel_by_part = [0] * len(self.parts)
         self.peak_bytes = max(self.before.usage_bytes, self.ready.usage_bytes)
+
+    @property
+    def allocated_bytes(self) -> int:
+        """All that was touched."""
+        return sum(self.allocated_by_part)
+
+    @property
+    def mapped_bytes(self) -> int:
+        """The part of it that is a file's, on a disk."""
+        sizes = zip(self.parts, self.allocated_by_part, strict=True)
+        return sum(size for part, size in sizes if part.shape is Shape.FILE) if self.file_on_disk else 0
+
+    def of_file(self, toucher: Accounts) -> int:
+        """How much of that file is resident, by the accounts of the toucher."""
+        return max(toucher.file - self.ready.toucher.file, 0) if self.file_on_disk else 0
 
     @property
     def last(self) -> Reading:
@@ -57,20 +81,29 @@ class Findings:
             earlier=seen[0] if _is_old(seen[0], seen[-1]) else self.ready,
         )
 
-    def add(self, size: int, reading: Reading) -> None:
-        """Count a step that was touched (0: it was refused), and the reading after it."""
+    def add(self, size: int, reading: Reading, part: int = 0) -> None:
+        """Count a step of a part that was touched (0: it was refused), and the reading after it."""
         self.recent.append(reading)
         while len(self.recent) > 2 and _is_old(self.recent[1], reading):
             self.recent.pop(0)
         self.peak_bytes = max(self.peak_bytes, reading.usage_bytes)
         if size:
-            self.allocated_bytes += size
+            self.allocated_by_part[part] += size
             self.chunks += 1
-            self.points.append((self.allocated_bytes, sum(kernel_causes(self.ready, reading).values())))
+            kernel = sum(kernel_causes(self.ready, reading, self.mapped_bytes).values())
+            self.kernel_by_part[part] += kernel - (self.points[-1][1] if self.points else 0)
+            self.points.append((self.allocated_bytes, kernel))
 
     def result(self, duration_s: float) -> ProbeResult:
         """The answer from what was touched."""
-        overhead = split_overhead(self.before, self.ready, self.last, self.peak_bytes, self.allocated_bytes)
+        overhead = split_overhead(
+            self.before,
+            self.ready,
+            self.last,
+            peak_bytes=self.peak_bytes,
+            allocated_bytes=self.allocated_bytes,
+            mapped_bytes=self.mapped_bytes,
+        )
         notices = self.notices
         if self.last.limit_bytes != self.before.limit_bytes:
             was, now = format_size(self.before.limit_bytes), format_size(self.last.limit_bytes)
@@ -91,6 +124,13 @@ class Findings:
             kernel_overhead_bytes=overhead.kernel_bytes,
             others_bytes=overhead.others_bytes,
             overhead_by_cause=overhead.by_cause,
+            error_bytes=self.error_bytes,
+            parts=tuple(
+                PartResult(part.shape, part.asked_bytes, allocated, kernel)
+                for part, allocated, kernel in zip(
+                    self.parts, self.allocated_by_part, self.kernel_by_part, strict=True
+                )
+            ),
             notices=tuple(notices),
         )
 
@@ -131,6 +171,7 @@ class Findings:
             stop_reason=reason,
             extrapolated=True,
             error_bytes=whole.error_bytes,
+            parts=(PartResult(self.parts[0].shape, None, whole.allocated_bytes, whole.kernel_bytes),),
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
 from oomproof.errors import ProbeError, UsageError
 from oomproof.units import GIB, MIB
@@ -22,8 +23,22 @@ class Shape(StrEnum):
     """Private memory that asks for transparent huge pages."""
     PINNED = "pinned"
     """Private memory that is page-locked (mlock), as buffers for devices are."""
+    FILE = "file"
+    """Pages of a mapped file that are read and never written, as a loaded parameter file has them."""
     SHMEM = "shmem"
     """Shared memory, as tmpfs and /dev/shm hold it."""
+    CUDA_PINNED = "cuda-pinned"
+    """Memory that CUDA's driver page-locks (cuMemAllocHost); needs a GPU and cuda-core."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One kind of memory, and how much of it: a size, a share of the room, or else all that is left."""
+
+    shape: Shape
+    asked_bytes: int | None = None
+    percent: float | None = None
+    """Of what can be had at the start."""
 
 
 class StopReason(StrEnum):
@@ -36,13 +51,19 @@ class StopReason(StrEnum):
     LIMIT = "limit"
     """The kernel refused the allocation (ENOMEM, RLIMIT_AS)."""
     MEMLOCK = "memlock"
+    """RLIMIT_MEMLOCK allows no more, though memory is left."""
     THROTTLED = "throttled"
+    """memory.high is near or has throttled, or the cgroup stood still for a fifth of a step."""
     SWAPPING = "swapping"
+    """Memory of the toucher or its cgroup was swapped out."""
     OOM_GROUP = "oom_group"
+    """The larger reserve was reached that memory.oom.group calls for."""
     DEADLINE = "deadline"
+    """``--deadline`` was reached."""
     KILLED = "killed"
     """The toucher was killed; what it had touched until then is the answer."""
     INTERRUPTED = "interrupted"
+    """Ctrl-C or SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +82,10 @@ class ProbeRequest:
     deadline_s: float | None = None
     """Stop after so many seconds with what was touched until then."""
     shape: Shape = Shape.ANON
+    mix: tuple[Part, ...] = ()
+    """Several kinds at once, touched in this order, in place of `shape`; see `mix.parse_mix`."""
+    file_directory: Path | None = None
+    """Where the file of Shape.FILE is made; None: see `backing.default_directory`."""
     quick: bool = False
     """Touch a small part only (1/20 of what is left, at most 2 GiB) and extrapolate from it."""
     limit_bytes: int | None = None
@@ -77,6 +102,37 @@ class ProbeRequest:
                 raise UsageError(f"{name} {value} leaves nothing to probe: give a value above 0")
         if self.reserve_bytes is not None and self.reserve_bytes < 0:
             raise UsageError(f"--reserve {self.reserve_bytes} is negative: give a size from 0 up")
+        if self.file_directory is not None and all(part.shape is not Shape.FILE for part in self.parts):
+            raise UsageError(
+                "--file-dir is where a file to map is made: ask for one, for example with --as file"
+            )
+        if self.quick and self.mix:
+            raise UsageError("--mix touches the sizes that it names: leave out --quick, which touches a part")
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What to touch, in order; the last one alone may take all that is left."""
+        return self.mix or (Part(self.shape),)
+
+
+@dataclass(frozen=True, slots=True)
+class PartResult:
+    """What became of one part of the request; sizes in bytes."""
+
+    shape: Shape
+    asked_bytes: int | None
+    """None: all that is left."""
+    allocated_bytes: int
+    kernel_overhead_bytes: int
+
+    def as_json(self) -> dict[str, object]:
+        """Part of the public JSON document."""
+        return {
+            "shape": self.shape.value,
+            "asked_bytes": self.asked_bytes,
+            "allocated_bytes": self.allocated_bytes,
+            "kernel_overhead_bytes": self.kernel_overhead_bytes,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +163,22 @@ class ProbeResult:
     """How far `allocated_bytes` may be off, either way, because it is extrapolated."""
     touched_bytes: int | None = None
     """What was really touched; None: all of `allocated_bytes`."""
+    own_bytes: int = 0
+    """What oomproof itself held of the limit meanwhile. A process that is started when oomproof has ended
+    can have it beside `allocated_bytes`."""
+    parts: tuple[PartResult, ...] = ()
+    """`allocated_bytes` and `kernel_overhead_bytes` by the kinds of memory that were asked for, in order."""
     notices: tuple[str, ...] = ()
 
     @property
     def overhead_bytes(self) -> int:
         """May be negative when others gave memory back meanwhile."""
         return self.usage_peak_bytes - self.usage_before_bytes - self.allocated_bytes
+
+    @property
+    def allocatable_bytes(self) -> int:
+        """What a process can have that is started when oomproof has ended."""
+        return self.allocated_bytes + self.own_bytes
 
     @classmethod
     def from_json(cls, document: object) -> ProbeResult:
@@ -173,5 +239,8 @@ class ProbeResult:
             "extrapolated": self.extrapolated,
             "error_bytes": self.error_bytes,
             "touched_bytes": touched,
+            "own_bytes": self.own_bytes,
+            "allocatable_bytes": self.allocatable_bytes,
+            "parts": [part.as_json() for part in self.parts],
             "notices": list(self.notices),
         }

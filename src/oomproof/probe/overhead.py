@@ -31,8 +31,13 @@ class Overhead:
     others_bytes: int
 
 
-def kernel_causes(ready: Reading, last: Reading) -> dict[str, int]:
-    """What the kernel took for the probe from `ready` to `last`, by cause."""
+def kernel_causes(ready: Reading, last: Reading, mapped_bytes: int = 0) -> dict[str, int]:
+    """What the kernel took for the probe from `ready` to `last`, by cause.
+
+    `mapped_bytes` of file are allocation, and no cache beside it.
+    """
+    # Not more than is resident: on tmpfs they are shared memory, which is left out here anyway.
+    mapped_bytes = min(mapped_bytes, max(last.toucher.file - ready.toucher.file, 0))
     causes = {"page_tables": max(last.toucher.page_tables - ready.toucher.page_tables, 0)}
     at_start, at_end = dict(ready.leaf_stat), dict(last.leaf_stat)
     for field, cause in _STAT_CAUSES.items():
@@ -41,28 +46,33 @@ def kernel_causes(ready: Reading, last: Reading) -> dict[str, int]:
     for cache, shared in _FILE_CACHE:
         if cache in at_end:
             growth = at_end[cache] - at_start.get(cache, 0)
-            causes["file_cache"] = growth - (at_end.get(shared, 0) - at_start.get(shared, 0))
+            causes["file_cache"] = growth - (at_end.get(shared, 0) - at_start.get(shared, 0)) - mapped_bytes
     return causes
 
 
 def split_overhead(
-    before: Reading, ready: Reading, last: Reading, peak_bytes: int, allocated_bytes: int
+    before: Reading,
+    ready: Reading,
+    last: Reading,
+    *,
+    peak_bytes: int,
+    allocated_bytes: int,
+    mapped_bytes: int = 0,
 ) -> Overhead:
     """Split ``peak - before - allocated``.
 
     `before` is the reading before the toucher was started, `ready` the one when it had
-    started, `last` the one after the last step.
+    started, `last` the one after the last step; `mapped_bytes` of the allocation are a file's.
     """
-    causes = kernel_causes(ready, last)
+    causes = kernel_causes(ready, last, mapped_bytes)
     kernel = sum(causes.values())
     if last.level == LEAF_NAME:
         # Its start was charged to the own cgroup, before it joined the leaf.
         causes["toucher"] = max((ready.leaf_usage_bytes or 0) - before.usage_bytes, 0)
     else:
         causes["toucher"] = ready.toucher.anonymous + ready.toucher.page_tables
-    # The allocation is anonymous or shared; what else has grown is the interpreter's heap.
-    resident = last.toucher.anonymous + last.toucher.shared
-    heap_growth = max(resident - ready.toucher.anonymous - ready.toucher.shared - allocated_bytes, 0)
+    # What has grown beside the allocation is the interpreter's heap.
+    heap_growth = max(last.toucher.resident - ready.toucher.resident - allocated_bytes, 0)
     causes["toucher"] += heap_growth
     if last.leaf_usage_bytes is not None and ready.leaf_usage_bytes is not None:
         growth = last.leaf_usage_bytes - ready.leaf_usage_bytes

@@ -17,6 +17,7 @@ from oomproof.errors import LeafUnavailable, ProbeError
 from oomproof.leaf import Leaf, make_leaf
 from oomproof.limits import detect_limits
 from oomproof.limits.model import Status
+from oomproof.probe.backing import default_directory, is_in_memory, open_backing_file
 from oomproof.probe.child import Outcome, Toucher, signals_held
 from oomproof.probe.decide import (
     PAGE_BYTES,
@@ -31,8 +32,17 @@ from oomproof.probe.decide import (
     room_above,
 )
 from oomproof.probe.findings import Findings
-from oomproof.probe.model import ProbeRequest, ProbeResult, StopReason
-from oomproof.probe.readings import Accounts, Reading, leaf_row, summarise, take_reading
+from oomproof.probe.mix import in_bytes, next_turn
+from oomproof.probe.model import Part, ProbeRequest, ProbeResult, Shape, StopReason
+from oomproof.probe.readings import (
+    LEAF_NAME,
+    Accounts,
+    Reading,
+    leaf_row,
+    own_memory,
+    summarise,
+    take_reading,
+)
 from oomproof.units import format_size
 
 _LOOK_EVERY_S = 0.1
@@ -49,32 +59,68 @@ def run_probe(request: ProbeRequest | None = None, on_step: OnStep | None = None
     Ctrl-C (KeyboardInterrupt) ends it early: with the partial result, ``interrupted``, once the
     child is ready; before that there is none and the KeyboardInterrupt is passed on.
     Raises LeafUnavailable when `request` limits the leaf and none can be made, ProbeError
-    when nothing tells how much may be touched or the child cannot be started.
+    when nothing tells how much may be touched, the child cannot be started, or there is no
+    such memory as `request` asks for.
     """
     request = request or ProbeRequest()
     started_s = time.monotonic()
     with ExitStack() as opened:
         with signals_held():  # so that what is made has an owner before anything can end us
             place = _open(request, opened)
-        accounts = place.toucher.join(place.leaf)
-        findings = Findings(place.before, place.read(accounts), list(place.notices))
+        ready = place.read(_make_ready(request, place))
         keep = reserves(request, place.before)
-        part = _part(request, keep, findings.ready)
+        room, at_room = room_above(keep, ready)
+        parts = in_bytes(request.parts, _smaller(room, request.max_bytes) or 0)
+        findings = Findings(place.before, ready, list(place.notices), parts, place.file_on_disk)
+        whole = _bounded(request, parts, room)
+        part = _part(whole, room)
         try:
             findings.stop_reason = _probe(part, keep, place, findings, on_step)
         except KeyboardInterrupt:
             findings.stop_reason = StopReason.INTERRUPTED
         duration_s = time.monotonic() - started_s
-    is_part = part is not request and findings.stop_reason is StopReason.MAXIMUM
-    if not is_part:
-        return findings.result(duration_s)
-    ahead = _CHARGE_BATCH_BYTES * len(os.sched_getaffinity(0))
-    return findings.extrapolated_result(request, keep, ahead, duration_s)
+        own_bytes = own_memory() if place.includes_us else 0
+    if part is not whole and findings.stop_reason is StopReason.MAXIMUM:
+        ahead = _CHARGE_BATCH_BYTES * len(os.sched_getaffinity(0))
+        result = findings.extrapolated_result(whole, keep, ahead, duration_s)
+    else:
+        result = findings.result(duration_s)
+    if result.stop_reason is StopReason.MAXIMUM and result.allocated_bytes == room:
+        result = replace(result, stop_reason=at_room)
+    return replace(
+        result,
+        own_bytes=own_bytes + result.overhead_by_cause.get("toucher", 0),
+        notices=(*result.notices, *_remarks(result, keep, ready)),
+    )
 
 
-def _part(request: ProbeRequest, keep: Reserves, ready: Reading) -> ProbeRequest:
+def _make_ready(request: ProbeRequest, place: _Place) -> Accounts:
+    accounts = place.toucher.join(place.leaf)
+    return place.toucher.load_cuda() if _asks_for(request, Shape.CUDA_PINNED) else accounts
+
+
+def _asks_for(request: ProbeRequest, shape: Shape) -> bool:
+    return any(part.shape is shape for part in request.parts)
+
+
+def _smaller(first: int | None, second: int | None) -> int | None:
+    return min((size for size in (first, second) if size is not None), default=None)
+
+
+def _bounded(request: ProbeRequest, parts: tuple[Part, ...], room: int | None) -> ProbeRequest:
+    """`request` with the most that may be touched, where more than ``--max`` bounds it.
+
+    Not every driver has its memory charged to the cgroup, so usage need not show that there is
+    an end: then the room at the start is the end.
+    """
+    sizes = [part.asked_bytes for part in parts if part.asked_bytes is not None]
+    total = sum(sizes) if len(sizes) == len(parts) else None
+    at_start = max(room, 0) if room is not None and _asks_for(request, Shape.CUDA_PINNED) else None
+    return replace(request, max_bytes=_smaller(_smaller(request.max_bytes, total), at_start))
+
+
+def _part(request: ProbeRequest, room: int | None) -> ProbeRequest:
     """What is really touched: for a quick probe a part, in steps that make enough points for a line."""
-    room, _ = room_above(keep, ready)
     if not request.quick or room is None or room <= 0:
         return request
     size = quick_part(room)
@@ -84,6 +130,18 @@ def _part(request: ProbeRequest, keep: Reserves, ready: Reading) -> ProbeRequest
     return replace(request, max_bytes=size, chunk_bytes=min(chunk, request.chunk_bytes))
 
 
+def _remarks(result: ProbeResult, keep: Reserves, ready: Reading) -> list[str]:
+    """What the reader should know about an answer that looks odd."""
+    if result.allocated_bytes or result.stop_reason not in (StopReason.RESERVE, StopReason.OOM_GROUP):
+        return []
+    free = min(size for size in (ready.headroom_bytes, ready.host_available_bytes) if size is not None)
+    return [
+        f"Nothing was touched: {format_size(free)} are free, and the reserve is"
+        f" {format_size(keep.cgroup_bytes)} of the cgroup and {format_size(keep.host_bytes)} of the host:"
+        " free memory, or lower --reserve."
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
     """Where the probe runs, and how it was before anything was started."""
@@ -91,19 +149,31 @@ class _Place:
     leaf: Leaf | None
     toucher: Toucher
     before: Reading
+    file_on_disk: bool
+    """Whether a file is mapped whose pages the kernel may take back at any time."""
     notices: tuple[str, ...]
 
-    def read(self, accounts: Accounts) -> Reading:
+    @property
+    def includes_us(self) -> bool:
+        """Whether this process is in what is measured, and not the toucher alone."""
+        return self.before.level != LEAF_NAME
+
+    def read(self, accounts: Accounts, mapped_bytes: int = 0) -> Reading:
         """A new reading of the same level."""
-        return take_reading(self.leaf, self.before.level, accounts)
+        return take_reading(self.leaf, self.before.level, accounts, mapped_bytes)
 
 
 def _open(request: ProbeRequest, opened: ExitStack) -> _Place:
     """Start the toucher, make its leaf, and leave to `opened` how both are ended."""
     report, at_s = detect_limits(), time.monotonic()
-    toucher = Toucher(request.shape, threads=len(os.sched_getaffinity(0)))
+    file, file_on_disk, notices = _open_file(request)
+    try:
+        toucher = Toucher(len(os.sched_getaffinity(0)), file, _asks_for(request, Shape.CUDA_PINNED))
+    finally:
+        if file is not None:
+            os.close(file)  # the toucher alone keeps it: its pages must be gone with it
     opened.callback(toucher.finish)
-    leaf, notices = _make_leaf(request)
+    leaf, more_notices = _make_leaf(request)
     if leaf is not None:
         toucher.inherit(leaf)
         opened.callback(leaf.remove)
@@ -112,8 +182,19 @@ def _open(request: ProbeRequest, opened: ExitStack) -> _Place:
     opened.callback(toucher.close)
     opened.callback(toucher.release)
     before = replace(summarise(report, leaf_row(leaf)), at_s=at_s)
-    notices += _check_bounds(request, before)
-    return _Place(leaf, toucher, before, tuple(notices))
+    notices += more_notices + _check_bounds(request, before)
+    return _Place(leaf, toucher, before, file_on_disk, tuple(notices))
+
+
+def _open_file(request: ProbeRequest) -> tuple[int | None, bool, list[str]]:
+    """The file to map, where one is asked for, and whether it is on a disk."""
+    if not _asks_for(request, Shape.FILE):
+        return None, False, []
+    directory = request.file_directory or default_directory()
+    file = open_backing_file(directory)
+    if not is_in_memory(file):
+        return file, True, []
+    return file, False, [f"{directory} is tmpfs: a file there is shared memory, as --as shmem has it."]
 
 
 def _make_leaf(request: ProbeRequest) -> tuple[Leaf | None, list[str]]:
@@ -151,28 +232,41 @@ def _probe(
         decision = decide(request, keep, progress, findings.readings(started_s))
         if isinstance(decision, Stop):
             return decision.reason
-        answer = place.toucher.touch(decision.bytes, _soon(request, started_s))
+        turn = next_turn(findings.parts, findings.allocated_by_part)
+        if turn is None:
+            return StopReason.MAXIMUM
+        size = decision.bytes if turn.left_bytes is None else min(decision.bytes, turn.left_bytes)
+        answer = place.toucher.touch(size, turn.shape, _soon(request, started_s))
         while answer.outcome is Outcome.TIMED_OUT:
-            now = place.read(findings.last.toucher)
+            now = place.read(findings.last.toucher, findings.of_file(findings.last.toucher))
             if (reason := abort(request, keep, findings.readings(started_s, now))) is not None:
                 return reason
             answer = place.toucher.wait(_soon(request, started_s))
         match answer.outcome:
             case Outcome.DONE:
-                findings.add(decision.bytes, place.read(answer.accounts))
+                reading = place.read(answer.accounts, findings.of_file(answer.accounts))
+                findings.add(size, reading, turn.number)
                 progress = replace(
                     progress,
                     allocated_bytes=findings.allocated_bytes,
-                    last_step_bytes=decision.bytes,
+                    mapped_bytes=findings.mapped_bytes,
+                    last_step_bytes=size,
                 )
             case Outcome.REFUSED | Outcome.UNLOCKABLE:
-                findings.add(0, place.read(findings.last.toucher))
+                accounts = findings.last.toucher
+                findings.add(0, place.read(accounts, findings.of_file(accounts)), turn.number)
+                if turn.shape is Shape.CUDA_PINNED:
+                    # The driver may be unusable from now on, so there is no second, smaller try.
+                    findings.error_bytes = size
+                    findings.notices.append(
+                        f"CUDA's driver refused {format_size(size)} more ({answer.reason}),"
+                        " so the answer is exact to that step only."
+                    )
+                    return StopReason.LIMIT
                 by = StopReason.LIMIT if answer.outcome is Outcome.REFUSED else StopReason.MEMLOCK
-                progress = replace(
-                    progress, largest_step_bytes=decision.bytes // 2, last_step_bytes=0, refused_by=by
-                )
+                progress = replace(progress, largest_step_bytes=size // 2, last_step_bytes=0, refused_by=by)
             case _:
-                findings.notices.append(_obituary(place.leaf, decision.bytes, findings.allocated_bytes))
+                findings.notices.append(_obituary(place.leaf, size, findings.allocated_bytes))
                 return StopReason.KILLED
 
 

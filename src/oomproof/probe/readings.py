@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from oomproof.leaf import Leaf
 from oomproof.limits import detect_limits, v1, v2
@@ -29,6 +30,13 @@ class Accounts:
     shared: int = 0
     """Resident pages of shared memory."""
     swapped: int = 0
+    file: int = 0
+    """Resident pages of mapped files, those of the interpreter included."""
+
+    @property
+    def resident(self) -> int:
+        """All pages that it has mapped."""
+        return self.anonymous + self.shared + self.file
 
 
 NO_ACCOUNTS = Accounts()
@@ -64,23 +72,36 @@ class Reading:
     @property
     def others_bytes(self) -> int:
         """The part of the level's usage that is not the toucher's."""
-        mine = self.toucher.anonymous + self.toucher.shared + self.toucher.page_tables
+        mine = self.toucher.resident + self.toucher.page_tables
         return self.usage_bytes - (mine if self.leaf_usage_bytes is None else self.leaf_usage_bytes)
 
 
-def take_reading(leaf: Leaf | None, level: str | None = None, toucher: Accounts = NO_ACCOUNTS) -> Reading:
-    """Read everything now. `level` keeps to the level of an earlier reading; None finds it."""
+def take_reading(
+    leaf: Leaf | None, level: str | None = None, toucher: Accounts = NO_ACCOUNTS, mapped_bytes: int = 0
+) -> Reading:
+    """Read everything now. `level` keeps to the level of an earlier reading; None finds it.
+
+    `mapped_bytes` is how much of a file the toucher has mapped and holds resident.
+    """
     report = detect_limits()
     if leaf is not None:
         # On v2 oomproof may have stepped down from the cgroup whose history matters.
         history = {1: v1.read_history, 2: v2.read_history}[report.cgroup.version if report.cgroup else 2]
         report = replace(report, facts=history(Tree(), str(leaf.directory.parent)))
     return replace(
-        summarise(report, leaf_row(leaf), level),
+        summarise(report, leaf_row(leaf), level, mapped_bytes),
         at_s=time.monotonic(),
         leaf_stat=tuple((k, v) for k, v in leaf.stat().items() if k in STAT_FIELDS) if leaf else (),
         toucher=toucher,
     )
+
+
+def own_memory() -> int:
+    """Bytes that this process holds alone: its heap and its page tables."""
+    fields = dict(
+        line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line
+    )
+    return sum(int(fields[name].split()[0]) * 1024 for name in ("RssAnon", "VmPTE") if name in fields)
 
 
 def leaf_row(leaf: Leaf | None) -> Candidate | None:
@@ -94,8 +115,14 @@ def leaf_row(leaf: Leaf | None) -> Candidate | None:
     )
 
 
-def summarise(report: LimitReport, leaf: Candidate | None, level: str | None = None) -> Reading:
-    """One reading from what `limits` and the leaf say, of `level` or, with None, of the one that binds."""
+def summarise(
+    report: LimitReport, leaf: Candidate | None, level: str | None = None, mapped_bytes: int = 0
+) -> Reading:
+    """One reading from what `limits` and the leaf say, of `level` or, with None, of the one that binds.
+
+    To the kernel the toucher's own file pages are clean page cache, to be dropped for whoever wants
+    memory; here they are what is being measured, so `mapped_bytes` of it do not count as free.
+    """
     rows = [*([leaf] if leaf else []), *report.candidates]
     measured = next((row for row in rows if row.name == level), None) or _binding(rows)
     headrooms = [
@@ -103,6 +130,7 @@ def summarise(report: LimitReport, leaf: Candidate | None, level: str | None = N
         for size in (
             report.available_bytes if report.status is Status.LIMITED else None,
             leaf.available_bytes if leaf else None,
+            *(_without_own_cache(row, mapped_bytes) for row in rows if mapped_bytes and row.kind in _LEVELS),
         )
         if size is not None
     ]
@@ -119,7 +147,7 @@ def summarise(report: LimitReport, leaf: Candidate | None, level: str | None = N
         usage_bytes=(measured.usage_bytes or 0) if measured else 0,
         headroom_bytes=min(headrooms, default=None),
         host_total_bytes=report.host_total_bytes,
-        host_available_bytes=report.host_available_bytes,
+        host_available_bytes=_less(report.host_available_bytes, mapped_bytes),
         high_headroom_bytes=min(highs, default=None),
         high_events=report.facts.get("high", 0),
         stalled_us=report.facts.get("pressure_full_total_us", 0),
@@ -127,6 +155,18 @@ def summarise(report: LimitReport, leaf: Candidate | None, level: str | None = N
         oom_group=bool(report.facts.get("oom_group")),
         leaf_usage_bytes=leaf.usage_bytes if leaf else None,
     )
+
+
+def _without_own_cache(row: Candidate, mapped_bytes: int) -> int | None:
+    """Headroom of `row` when `mapped_bytes` of the page cache that it counts as free are the toucher's."""
+    if row.available_bytes is None or row.limit_bytes is None:
+        return row.available_bytes
+    counted_as_free = row.available_bytes - max(row.limit_bytes - (row.usage_bytes or 0), 0)
+    return row.available_bytes - min(mapped_bytes, max(counted_as_free, 0))
+
+
+def _less(size: int | None, taken: int) -> int | None:
+    return None if size is None else max(size - taken, 0)
 
 
 def _binding(rows: list[Candidate]) -> Candidate | None:

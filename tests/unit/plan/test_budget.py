@@ -58,6 +58,14 @@ def test_a_probe_that_got_less_than_check_allows_wins() -> None:
     assert plan.budget_bytes == 8 * GIB
 
 
+def test_a_probe_that_was_ended_early_tells_only_how_much_there_is_at_least() -> None:
+    early = replace(probe(2 * GIB), stop_reason=StopReason.MAXIMUM)
+    [notice] = plan_budget(limits(10 * GIB), early).notices
+    assert notice.startswith("the probe ended early (maximum), so more may be there than the 2.00 GiB")
+    assert plan_budget(limits(10 * GIB), probe(2 * GIB)).notices == ()
+    assert plan_budget(limits(GIB), early).notices == ()
+
+
 def test_a_probe_that_got_more_than_check_allows_does_not_raise_the_budget() -> None:
     plan = plan_budget(limits(10 * GIB), probe(12 * GIB), PlanRequest(margin_floor_bytes=0))
     assert plan.budget_bytes == 10 * GIB

@@ -35,10 +35,10 @@ def test_whatever_the_toucher_says_is_an_answer_or_a_fault_of_the_probe(line: st
 
 
 def test_it_touches_what_it_is_told_and_ends_when_the_pipe_is_closed() -> None:
-    process = Toucher(Shape.ANON, threads=2)
+    process = Toucher(threads=2)
     try:
         before = process.join(None)
-        answer = process.touch(40 * MIB)
+        answer = process.touch(40 * MIB, Shape.ANON)
         assert answer.outcome is Outcome.DONE
         assert 40 * MIB <= answer.accounts.anonymous - before.anonymous < 42 * MIB
         assert answer.accounts.page_tables - before.page_tables >= 40 * MIB // 512
@@ -49,21 +49,21 @@ def test_it_touches_what_it_is_told_and_ends_when_the_pipe_is_closed() -> None:
 
 
 def test_shared_memory_is_accounted_as_shared() -> None:
-    process = Toucher(Shape.SHMEM, threads=1)
+    process = Toucher(threads=1)
     try:
         process.join(None)
-        assert process.touch(8 * MIB).accounts.shared >= 8 * MIB
+        assert process.touch(8 * MIB, Shape.SHMEM).accounts.shared >= 8 * MIB
     finally:
         process.finish()
 
 
 def test_a_mapping_that_cannot_be_is_refused_and_the_next_one_is_not() -> None:
-    process = Toucher(Shape.ANON, threads=1)
+    process = Toucher(threads=1)
     try:
         process.join(None)
-        refused = process.touch(1 << 60)
+        refused = process.touch(1 << 60, Shape.ANON)
         assert (refused.outcome, refused.reason) == (Outcome.REFUSED, "Cannot allocate memory")
-        assert process.touch(MIB).outcome is Outcome.DONE
+        assert process.touch(MIB, Shape.ANON).outcome is Outcome.DONE
     finally:
         process.finish()
 
@@ -76,13 +76,13 @@ def test_an_interpreter_that_cannot_be_started_is_named(monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "executable", "/nonexistent/python3")
     open_before = open_descriptors()
     with pytest.raises(ProbeError, match=r"^/nonexistent/python3 cannot be started"):
-        Toucher(Shape.ANON, threads=1)
+        Toucher(threads=1)
     assert open_descriptors() == open_before
 
 
 def test_no_descriptor_is_left_open() -> None:
     before = open_descriptors()
-    process = Toucher(Shape.ANON, threads=1)
+    process = Toucher(threads=1)
     process.join(None)
     process.finish()
     process.finish()
@@ -105,34 +105,37 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
-def test_pieces_of_threads_cover_every_byte_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_of_threads_cover_every_byte_once() -> None:
     pieces: list[tuple[int, int]] = []
 
     def populate(start: int, size: int) -> int:
         pieces.append((start, size))
         return 0
 
-    monkeypatch.setattr(toucher, "_populate", populate)
     size = 101 * MIB + 4096
-    assert toucher._in_parallel(0, size, 5) == 0
+    assert toucher._in_parallel(0, size, 5, populate) == 0
     assert sorted(pieces)[0][0] == 0
     ends = [start + length for start, length in sorted(pieces)]
     assert [start for start, _ in sorted(pieces)[1:]] == ends[:-1]
     assert ends[-1] == size
 
 
-def test_threads_populate_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_populate_at_the_same_time() -> None:
     together = threading.Barrier(3, timeout=60)
 
-    def populate(start: int, size: int) -> int:
+    def populate(*_: int) -> int:
         together.wait()
         return 0
 
-    monkeypatch.setattr(toucher, "_populate", populate)
-    assert toucher._in_parallel(0, 3 * toucher._PIECE, 3) == 0
+    assert toucher._in_parallel(0, 3 * toucher._PIECE, 3, populate) == 0
 
 
-def test_the_first_error_of_a_piece_ends_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toucher, "_populate", lambda start, size: errno.ENOMEM)
-    pieces = 64
-    assert toucher._in_parallel(0, pieces * toucher._PIECE, 2) == errno.ENOMEM
+def test_the_first_error_ends_all_threads() -> None:
+    pieces: list[int] = []
+
+    def populate(start: int, _: int) -> int:
+        pieces.append(start)
+        return errno.ENOMEM
+
+    assert toucher._in_parallel(0, 64 * toucher._PIECE, 2, populate) == errno.ENOMEM
+    assert len(pieces) <= 2

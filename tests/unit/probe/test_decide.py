@@ -146,6 +146,18 @@ def test_a_limit_lowered_meanwhile_is_obeyed() -> None:
     assert decided(reading(0), first=reading(GIB)) == Stop(StopReason.RESERVE)
 
 
+def test_pages_of_a_file_that_are_taken_back_end_the_probe() -> None:
+    first = replace(reading(), toucher=Accounts(file=5 * MIB))
+    progress = Progress(64 * MIB, 256 * MIB, mapped_bytes=64 * MIB)
+
+    def with_resident(size: int) -> Step | Stop:
+        now = replace(first, toucher=Accounts(file=size))
+        return decide(ProbeRequest(), KEEP, progress, Readings(first, now, now, first))
+
+    assert isinstance(with_resident(69 * MIB), Step)
+    assert with_resident(69 * MIB - SMALLEST_STEP_BYTES) == Stop(StopReason.LIMIT)
+
+
 def aborted(now: Reading, first: Reading | None = None) -> StopReason | None:
     return abort(ProbeRequest(), KEEP, Readings(first or now, first or now, now, first or now))
 

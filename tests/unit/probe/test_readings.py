@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from oomproof.limits.model import Candidate, Kind, LimitReport, MemoryCgroup, Status
 from oomproof.probe.readings import LEAF_NAME, summarise
@@ -79,3 +83,21 @@ def test_swap_of_v1_which_counts_memory_too_is_left_out() -> None:
 def test_an_unreadable_limit_gives_no_headroom() -> None:
     reading = summarise(report(OWN, HOST, status=Status.UNKNOWN, available_bytes=None), None)
     assert (reading.status, reading.headroom_bytes) == (Status.UNKNOWN, None)
+
+
+def test_pages_of_the_own_file_are_not_free_where_they_would_count_as_free() -> None:
+    """Of 300 MiB of cache that this level counts as free, 200 MiB are being measured."""
+    level = replace(PARENT, usage_bytes=600 * MIB, available_bytes=GIB - 300 * MIB)
+    told = report(level, HOST, available_bytes=GIB - 300 * MIB)
+    assert summarise(told, None).headroom_bytes == GIB - 300 * MIB
+    mapped = summarise(told, None, mapped_bytes=200 * MIB)
+    assert mapped.headroom_bytes == GIB - 500 * MIB
+    assert mapped.host_available_bytes == 32 * GIB - 200 * MIB
+
+
+@given(mapped=st.integers(0, 2 * GIB), cache=st.integers(0, 100 * MIB))
+def test_the_own_file_takes_no_more_headroom_than_cache_gave(mapped: int, cache: int) -> None:
+    level = replace(PARENT, available_bytes=GIB - 100 * MIB + cache)
+    told = report(level, HOST, available_bytes=level.available_bytes)
+    headroom = summarise(told, None, mapped_bytes=mapped).headroom_bytes
+    assert headroom == GIB - 100 * MIB + cache - min(mapped, cache)
