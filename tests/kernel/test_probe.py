@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
+import re
 import signal
 import subprocess
 import sys
@@ -112,6 +115,46 @@ def test_what_it_answers_lives_and_16_mib_more_is_killed(
     done = subprocess.run(in_cgroup(container, sys.executable, "-c", launcher), timeout=100, check=False)
     assert ((container.events().oom_kill or 0) > 0) is killed
     assert (done.returncode != 0) is killed
+
+
+@pytest.mark.parametrize(("beyond_bytes", "killed"), [(0, False), (16 * MIB, True)])
+def test_what_oomproof_held_itself_is_there_for_a_program_that_is_started_afterwards(
+    container: Leaf, beyond_bytes: int, killed: bool
+) -> None:
+    interpreter_of_the_hog = 4 * MIB
+    size = probe_in(container)["allocatable_bytes"] - interpreter_of_the_hog + beyond_bytes
+    assert size > LIMIT - 16 * MIB
+    hog = in_cgroup(container, sys.executable, "-S", "-E", str(HOG), str(size))
+    done = subprocess.run(hog, timeout=100, check=False)
+    assert ((container.events().oom_kill or 0) > 0) is killed
+    assert (done.returncode != 0) is killed
+
+
+def test_on_a_terminal_a_line_shows_share_rate_and_time_left_and_is_wiped_away() -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([*PROBE, *SLOWLY], stdout=subprocess.PIPE, stderr=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # EIO: the last process at the terminal ended
+            while data := os.read(ours, 4096):
+                shown += data
+        os.close(ours)
+        assert process.stdout is not None
+        assert json.loads(process.stdout.read())["stop_reason"] == "reserve"
+    updates = shown.split(b"\r\x1b[K")
+    assert updates[0] == updates[-1] == b"", "nothing but the line, and that is gone at the end"
+    line = rb"\[#*\.*\] [\d.]+ [KMG]iB of [\d.]+ MiB touched, [\d.]+ [KMG]iB/s, \d+ s left"
+    assert all(re.fullmatch(line, update) for update in updates[2:-1])
+    assert len(updates) > 10
+
+
+def test_a_reserve_that_leaves_nothing_to_touch_is_said() -> None:
+    result = run_probe(ProbeRequest(limit_bytes=LIMIT, reserve_bytes=LIMIT))
+    assert (result.allocated_bytes, result.stop_reason) == (0, StopReason.RESERVE)
+    assert result.notices[-1].startswith("Nothing was touched: ")
+    assert result.notices[-1].endswith(
+        "the reserve is 96.00 MiB of the cgroup and 96.00 MiB of the host: free memory, or lower --reserve."
+    )
 
 
 def test_max_is_touched_exactly() -> None:

@@ -23,8 +23,16 @@ from oomproof.units import MIB, format_size, parse_size
 _BAR_WIDTH = 20
 
 
+_EXIT_CODES = (
+    "Exit codes: 0: there is an answer, whatever ended the probe (see stop_reason); 130 or 143: Ctrl-C or"
+    " SIGTERM ended it, and the answer is what was touched until then; 2: the arguments make no sense; 125:"
+    " the probe could not be done."
+)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``oomproof probe``."""
+    parser.epilog = _EXIT_CODES
     parser.add_argument("--json", action="store_true", help="one JSON document, sizes in bytes")
     parser.add_argument(
         "--chunk",
