@@ -1,7 +1,8 @@
-"""Memory that CUDA's driver page-locks. The only module that knows `cuda` (the extra ``oomproof[cuda]``).
+"""Memory that CUDA's driver page-locks, through cuda-core (the extra ``oomproof[cuda]``).
 
-Runs in the toucher alone, a process of its own: a page-lock that fails can leave the driver of
-its process unusable, so after one failure nothing more is asked of it.
+The only module of the launcher that knows it. Runs in the toucher alone, a process of its own: a
+page-lock that fails can leave the driver of its process unusable, so after one failure nothing
+more is asked of it.
 Not covered: memory of the GPU itself.
 """
 
