@@ -9,6 +9,7 @@ import pytest
 
 from kernel.launching import Launcher, Scenario
 from kernel.probing import a_container
+from kernel.verbs import Oomproof
 from oomproof.leaf import Leaf
 
 
@@ -33,3 +34,10 @@ def container() -> Iterator[Leaf]:
     """A cgroup with a limit, as a container would be."""
     with a_container() as leaf:
         yield leaf
+
+
+@pytest.fixture
+def oomproof(tmp_path: Path) -> Iterator[Oomproof]:
+    launcher = Oomproof(tmp_path)
+    yield launcher
+    launcher.end()

@@ -10,15 +10,20 @@ from pathlib import Path
 from oomproof import config
 from oomproof.cli import launching, output
 from oomproof.cli.planning import plan_here
-from oomproof.cli.settings import LAUNCHING
-from oomproof.errors import ConfigError
+from oomproof.cli.settings import LAUNCHING, MEASURING
+from oomproof.errors import ConfigError, UsageError
 from oomproof.launch.attempts import Attempt, RunResult
 from oomproof.launch.events import open_events
+from oomproof.launch.model import Verdict
 from oomproof.launch.restart import RestartMode
 from oomproof.units import format_size
 
 SCHEMA_VERSION = 1
-SETTINGS = (*(row for row in LAUNCHING if row.name != "restart"), *config.probe_settings(probe=False))
+SETTINGS = (
+    *(row for row in LAUNCHING if row.name != "restart"),
+    *MEASURING,
+    *config.probe_settings(probe=False),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +38,10 @@ def run(args: argparse.Namespace) -> int:
     settings = launching.resolve(SETTINGS, vars(args)) | {"restart": RestartMode.NEVER}
     command = launching.need_command(launching.command_of(args), "bench")
     launching.check_recipe(settings, command)
+    if settings["ready"] is not None and not settings["client"]:
+        raise UsageError(
+            "--ready without --client: nothing would end the daemon; give a client (true ends it once ready)"
+        )
     if args.report is not None:
         _check_writable(args.report)
     with open_events(settings["events"], output.warning) as events:
@@ -49,10 +58,25 @@ def report_lines(result: RunResult) -> list[str]:
     """The report for people: a line per attempt and one about the budget that worked."""
     lines = [_attempt_line(attempt) for attempt in result.attempts]
     if result.succeeded and result.attempts:
-        lines.append(f"bench: works with a budget of {format_size(result.budget_bytes)}")
+        rate = result.attempts[-1].evidence.rate
+        at = "" if rate is None else f", rate {rate:g}"
+        lines.append(f"bench: works with a budget of {format_size(result.budget_bytes)}{at}")
     else:
-        lines.append(f"bench: no budget worked, exit status {result.exit_status}")
+        lines.append(f"bench: {_why_not(result)}, exit status {result.exit_status}")
     return lines
+
+
+def _why_not(result: RunResult) -> str:
+    if not result.attempts or result.attempts[-1].judgement.verdict is Verdict.STOPPED:
+        return "stopped before its end"
+    if result.gave_up is not None:
+        return f"no budget worked: {result.gave_up}"
+    budget = format_size(result.budget_bytes)
+    if result.failure is not None:
+        return f"failed with a budget of {budget}: {result.failure}"
+    if result.attempts[-1].judgement.calls_for_less:
+        return f"no budget worked, the last was {budget}"
+    return f"failed with a budget of {budget}, and not for lack of memory"
 
 
 def as_json(result: RunResult) -> dict[str, object]:
@@ -60,6 +84,7 @@ def as_json(result: RunResult) -> dict[str, object]:
     return {
         "schema_version": SCHEMA_VERSION,
         "exit_status": result.exit_status,
+        "failure": result.failure or result.gave_up,
         "budget_bytes": result.budget_bytes if result.succeeded else None,
         "attempts": [
             {
@@ -69,6 +94,8 @@ def as_json(result: RunResult) -> dict[str, object]:
                 "peak_bytes": attempt.evidence.peak_bytes,
                 "peak_over_budget_bytes": _over_budget(attempt),
                 "duration_seconds": round(attempt.evidence.duration_s, 3),
+                "ready_seconds": _ready_seconds(attempt),
+                "rate": attempt.evidence.rate,
             }
             for attempt in result.attempts
         ],
@@ -76,14 +103,21 @@ def as_json(result: RunResult) -> dict[str, object]:
 
 
 def _attempt_line(attempt: Attempt) -> str:
-    over = _over_budget(attempt)
+    over, ready = _over_budget(attempt), _ready_seconds(attempt)
     return (
         f"bench: attempt {attempt.number}: {attempt.judgement.verdict.value},"
         f" budget {format_size(attempt.budget_bytes)},"
         f" peak {format_size(attempt.evidence.peak_bytes)}"
         + (f" ({format_size(abs(over))} {'above' if over > 0 else 'below'} it)" if over is not None else "")
         + f", {attempt.evidence.duration_s:.1f} s"
+        + ("" if ready is None else f", ready after {ready:.1f} s")
+        + ("" if attempt.evidence.rate is None else f", rate {attempt.evidence.rate:g}")
     )
+
+
+def _ready_seconds(attempt: Attempt) -> float | None:
+    ready = attempt.evidence.ready
+    return round(ready.seconds, 3) if ready is not None and ready.seconds is not None else None
 
 
 def _over_budget(attempt: Attempt) -> int | None:

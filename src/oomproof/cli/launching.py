@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from oomproof import config
 from oomproof.cli import output
 from oomproof.cli.planning import Planned
-from oomproof.cli.settings import BENCH, COMMAND, LAUNCHING, NO_HISTORY, NOT_FROM_RECIPE
+from oomproof.cli.settings import BENCH, COMMAND, LAUNCHING, MEASURING, NO_HISTORY, NOT_FROM_RECIPE
 from oomproof.config import Setting
 from oomproof.errors import ConfigError, UsageError
 from oomproof.history.model import OpenAttempt, Run, default_path
@@ -22,7 +22,7 @@ from oomproof.history.record import Record
 from oomproof.launch.attempts import RunPolicy, RunResult, run_attempts
 from oomproof.launch.events import EventWriter
 from oomproof.launch.interrupted import end_of, judge_open
-from oomproof.launch.model import AttemptPolicy, OwnWords
+from oomproof.launch.model import AttemptPolicy, OwnWords, SidecarPolicy
 from oomproof.launch.restart import RestartPolicy
 from oomproof.launch.signals import Signals
 from oomproof.plan.descent import next_budget
@@ -62,13 +62,14 @@ def resolve(settings: Sequence[Setting], flags: Mapping[str, object]) -> dict[st
     values["recipe"] = recipe = _recipe(values)
     if recipe is not None and recipe.settings:
         values = config.resolve(settings, flags, os.environ, suggestions(recipe)) | {"recipe": recipe}
-    known = (*LAUNCHING, *config.probe_settings(probe=True), BENCH, COMMAND)
+    known = (*LAUNCHING, *MEASURING, *config.probe_settings(probe=True), BENCH, COMMAND)
     for name in config.unknown_variables(known, os.environ):
         output.warning(f"{name} is no setting of oomproof and changes nothing")
     if values["limit"] is not None and not values["leaf"]:
         raise UsageError(
             "--limit needs a cgroup to put it on, and --no-leaf forbids one: leave one of them out"
         )
+    _check_rate(values)
     return values
 
 
@@ -106,6 +107,14 @@ def _recipe(settings: Mapping[str, Any]) -> Recipe | None:
 
     recipe = load(settings["recipe"], folders(os.environ, settings["recipe_dir"]))
     return with_values(recipe, settings["recipe_values"])
+
+
+def _check_rate(values: Mapping[str, Any]) -> None:
+    rules = [values.get("rate_json"), values.get("rate_regex")]
+    if None not in rules:
+        raise UsageError("--rate-json and --rate-regex both say where the rate is: leave one of them out")
+    if values.get("min_rate") is not None and rules == [None, None]:
+        raise UsageError("--min-rate needs a rate: say where it is with --rate-json or --rate-regex")
 
 
 def launch(
@@ -203,6 +212,7 @@ def _policy(settings: dict[str, Any]) -> RunPolicy:
         ok_with_kills=settings["ok_with_kills"],
         oom_exit_status=settings["oom_exit_code"],
         on_oom_exec=settings["on_oom_exec"],
+        min_rate=settings.get("min_rate"),
         restart=RestartPolicy(settings["restart"]),
         attempt=AttemptPolicy(
             grace_s=settings["grace"],
@@ -211,8 +221,19 @@ def _policy(settings: dict[str, Any]) -> RunPolicy:
             oom_score_adj=settings["oom_score_adj"],
             signal_map=settings["signal_map"],
             own_words=OwnWords(codes, patterns) if codes or patterns else None,
+            sidecar=_sidecar(settings),
         ),
     )
+
+
+def _sidecar(settings: Mapping[str, Any]) -> SidecarPolicy | None:
+    policy = SidecarPolicy(
+        ready=settings["ready"],
+        ready_timeout_s=settings["ready_timeout"],
+        client=settings.get("client", ()),
+        rate=settings.get("rate_json") or settings.get("rate_regex"),
+    )
+    return policy if policy.ready or policy.client or policy.rate else None
 
 
 def _record(setting: str | None) -> Record:

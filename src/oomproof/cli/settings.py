@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from oomproof.recipes.render import Rendering
 
 NO_HISTORY = "none"
+READY_TIMEOUT_S = 300.0
 
 
 def parse_oom_score_adj(text: str) -> int:
@@ -60,6 +61,45 @@ def parse_pattern(text: str) -> tuple[str, ...]:
     except re.error as error:
         raise ValueError(f"it is no regular expression, {error}") from error
     return (text,)
+
+
+def parse_time_limit(text: str) -> float | None:
+    """Seconds above 0, or ``none`` for no limit; raises ValueError."""
+    if text == "none":
+        return None
+    seconds = config.parse_seconds(text)
+    if seconds == 0:
+        raise ValueError("write seconds above 0, or none for no limit")
+    return seconds
+
+
+def parse_ready(text: str) -> object:
+    """See `oomproof.launch.readiness`; raises ValueError."""
+    from oomproof.launch.readiness import parse_target
+
+    return parse_target(text)
+
+
+def parse_rate_path(text: str) -> object:
+    """See `oomproof.launch.rate`; raises ValueError."""
+    from oomproof.launch.rate import parse_path
+
+    return parse_path(text)
+
+
+def parse_rate_expression(text: str) -> object:
+    """See `oomproof.launch.rate`; raises ValueError."""
+    from oomproof.launch.rate import parse_expression
+
+    return parse_expression(text)
+
+
+def parse_rate(text: str) -> float:
+    """A number from 0 up; raises ValueError."""
+    rate = float(text)
+    if not 0 <= rate < float("inf"):
+        raise ValueError("write a number from 0 up")
+    return rate
 
 
 def parse_signal_map(text: str) -> dict[int, int]:
@@ -161,7 +201,24 @@ LAUNCHING: tuple[Setting, ...] = (
         "from SIGTERM to SIGKILL where oomproof itself ends an attempt (default: 10)",
         "SECONDS",
     ),
-    Setting("timeout", config.parse_seconds, None, "end an attempt after this long", "SECONDS"),
+    Setting(
+        "timeout", parse_time_limit, None, "end an attempt after this long; none: never (default)", "SECONDS"
+    ),
+    Setting(
+        "ready",
+        parse_ready,
+        None,
+        "how to tell that the program is ready: http://HOST:PORT/PATH, tcp://HOST:PORT, unix:PATH,"
+        " exec:COMMAND, or notify (READY=1 to NOTIFY_SOCKET)",
+        "TARGET",
+    ),
+    Setting(
+        "ready_timeout",
+        parse_time_limit,
+        READY_TIMEOUT_S,
+        f"end an attempt that is not ready after this long; none: never (default: {READY_TIMEOUT_S:g})",
+        "SECONDS",
+    ),
     Setting(
         "stop_on_kill",
         config.parse_switch,
@@ -214,6 +271,20 @@ LAUNCHING: tuple[Setting, ...] = (
 )
 """Settings of every launching verb, beside whether to probe."""
 
+MEASURING: tuple[Setting, ...] = (
+    Setting(
+        "client",
+        config.parse_command,
+        (),
+        "the program is a daemon: run this against it once it is ready, then end the daemon",
+        "COMMAND",
+    ),
+    Setting("rate_json", parse_rate_path, None, "where in the benchmark's JSON the rate is: .a.b[0]", "PATH"),
+    Setting("rate_regex", parse_rate_expression, None, "the same by expression: 'rate: ([0-9.]+)'", "REGEX"),
+    Setting("min_rate", parse_rate, None, "a benchmark with a lower rate has failed (exit code 1)", "RATE"),
+)
+"""Settings of a benchmark."""
+
 BENCH = Setting(
     "bench", config.parse_command, None, "run this first; the budget it needs is the program's", "COMMAND"
 )
@@ -222,6 +293,6 @@ COMMAND = Setting("command", config.parse_command, None, "the program, where non
 
 NOT_FROM_RECIPE = frozenset(
     {"limit", "budget", "cap", "probe-result", "recipe", "recipe-dir", "recipe-values", "render"}
-    | {"events", "history", "on-oom-exec"}
+    | {"events", "history", "on-oom-exec", "ready"}
 )
 """What says something about one start and its place, and nothing about a program."""

@@ -49,6 +49,8 @@ class Outcome:
     duration_s: float | None
     next_budget_bytes: int | None
     evidence: tuple[str, ...]
+    rate: float | None = None
+    """What a benchmark measured with this budget."""
 
 
 def default_path(environ: Mapping[str, str]) -> Path:

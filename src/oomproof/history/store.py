@@ -19,7 +19,7 @@ from typing import Self
 from oomproof.errors import HistoryError
 from oomproof.history.model import OpenAttempt, Outcome, Run
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 BUSY_TIMEOUT_S = 5.0
 TOLD_TO_END = "stopped"
 """The verdict of an attempt that was asked to end, as long as it has not ended."""
@@ -55,6 +55,8 @@ CREATE TABLE attempts (
 ) STRICT;
 CREATE INDEX attempts_of_run ON attempts (run_id, attempt);
 """
+_MIGRATIONS = (_SCHEMA, "ALTER TABLE attempts ADD COLUMN rate REAL;")
+"""From the empty file on, one for each version."""
 
 
 class History:
@@ -141,7 +143,7 @@ class History:
     def _end(self, attempt_id: int, outcome: Outcome) -> None:
         self._connection.execute(
             "UPDATE attempts SET ended_at = ?, verdict = ?, confidence = ?, exit_code = ?, signal = ?,"
-            " oom_kills = ?, peak_bytes = ?, duration_s = ?, next_budget_bytes = ?, evidence = ?"
+            " oom_kills = ?, peak_bytes = ?, duration_s = ?, next_budget_bytes = ?, evidence = ?, rate = ?"
             " WHERE id = ? AND ended_at IS NULL",
             (
                 _now(),
@@ -154,6 +156,7 @@ class History:
                 outcome.duration_s,
                 outcome.next_budget_bytes,
                 json.dumps(outcome.evidence),
+                outcome.rate,
                 attempt_id,
             ),
         )
@@ -211,9 +214,10 @@ def _migrate(connection: sqlite3.Connection) -> None:
     """Bring the file to SCHEMA_VERSION. Others may be doing the same at this moment."""
     if _version(connection) < SCHEMA_VERSION:
         connection.execute("BEGIN IMMEDIATE")
-        if _version(connection) == 0:
-            for statement in filter(str.strip, _SCHEMA.split(";")):
+        for script in _MIGRATIONS[_version(connection) :]:
+            for statement in filter(str.strip, script.split(";")):
                 connection.execute(statement)
+        if _version(connection) < SCHEMA_VERSION:
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         connection.execute("COMMIT")
     if _version(connection) > SCHEMA_VERSION:

@@ -10,24 +10,32 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import select
 import signal
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from oomproof.errors import LeafUnavailable, OomproofError
-from oomproof.history.model import Outcome
+from oomproof.launch.benchmark import End, end_of
+from oomproof.launch.beside import Beside
 from oomproof.launch.deciding import Next, decide, is_lack
 from oomproof.launch.events import EventWriter
-from oomproof.launch.guardian import Guardian
-from oomproof.launch.model import Attempt, AttemptPolicy, Evidence, Exit, SpawnStep, StopReason, Verdict
+from oomproof.launch.guardian import Guardian, guard
+from oomproof.launch.leftovers import wait_for_memory
+from oomproof.launch.model import (
+    Attempt,
+    AttemptPolicy,
+    Evidence,
+    Exit,
+    SidecarPolicy,
+    SpawnStep,
+    StopReason,
+    Verdict,
+)
 from oomproof.launch.restart import RestartPolicy
 from oomproof.launch.signals import Signals
 from oomproof.launch.spawn import failure_to_error
-from oomproof.launch.supervisor import supervise, wait_for_memory
-from oomproof.launch.telling import describe, event_fields, hook_environment, outcome
+from oomproof.launch.supervisor import supervise
+from oomproof.launch.telling import Recorder, describe, event_fields, hook_environment, outcome
 from oomproof.launch.verdict import judge
 from oomproof.leaf import Leaf, make_leaf
 from oomproof.template import child_environment, expand_command
@@ -39,22 +47,6 @@ Prepare = Callable[[int], tuple[Sequence[str], Mapping[str, str]]]
 """From the budget of an attempt to its command line and environment; files it makes are in place."""
 
 HOOK_TIMEOUT_S = 30.0
-
-
-class Recorder(Protocol):
-    """Where attempts are written down durably; `oomproof.history.record.Record` is one."""
-
-    def attempt_started(self, attempt: int, budget_bytes: int) -> int | None:
-        """Durable when it returns; the id is given back to `attempt_ended`."""
-        ...
-
-    def told_to_end(self, attempt_id: int | None, signal: int) -> None:
-        """The attempt was asked to end; never blocks."""
-        ...
-
-    def attempt_ended(self, attempt_id: int | None, outcome: Outcome) -> None:
-        """How the attempt ended."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +65,8 @@ class RunPolicy:
     attempt: AttemptPolicy = field(default_factory=AttemptPolicy)
     on_oom_exec: tuple[str, ...] = ()
     """A command to run after each attempt that ran out of memory, with the facts in its environment."""
+    min_rate: float | None = None
+    """A benchmark with a lower rate has failed."""
     restart: RestartPolicy = field(default_factory=RestartPolicy)
     """After ends for other reasons than memory; the budget stays."""
 
@@ -86,6 +80,8 @@ class RunResult:
     attempts: tuple[Attempt, ...]
     gave_up: str | None = None
     """Why nothing more was tried after a lack of memory, in one sentence."""
+    failure: str | None = None
+    """Why it failed for another reason, where the exit status is not the program's own."""
 
     @property
     def succeeded(self) -> bool:
@@ -143,6 +139,16 @@ def run_attempts(
             raise
 
 
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What one attempt executes."""
+
+    number: int
+    budget_bytes: int
+    command: Sequence[str]
+    environment: Mapping[str, str]
+
+
 @dataclass(slots=True)
 class _Run:
     """What stays the same over all attempts of a run, and the attempts that ended."""
@@ -164,7 +170,7 @@ class _Run:
         """All attempts, and the events that close a run."""
         pause_s = 0.0
         while True:
-            if (stop := _pause(pause_s, signals)) is not None:
+            if (stop := signals.stop_within(pause_s)) is not None:
                 return self._finished(128 + stop, None)
             last = self._attempt(budget_bytes, signals)
             if last.next_budget_bytes is None:
@@ -177,7 +183,10 @@ class _Run:
             self.events.emit(
                 "gave_up", attempts=len(self.attempts), verdict=last.judgement.verdict.value, reason=gave_up
             )
-        return self._finished(self._exit_status(last), gave_up)
+        end = self._end(last)
+        if end.failure is not None:
+            self.say(f"failed: {end.failure}")
+        return self._finished(end.status, gave_up, failure=end.failure)
 
     def _attempt(self, budget_bytes: int, signals: Signals) -> Attempt:
         """One attempt from leaf to record."""
@@ -186,9 +195,9 @@ class _Run:
         with self._leaf() as (leaf, guardian):
             attempt_id = self._started(number, budget_bytes, leaf)
             told = functools.partial(self._told_to_end, attempt_id)
-            evidence = self._supervise(*start, signals, told_to_end=told, leaf=leaf, guardian=guardian)
+            evidence = self._supervise(start, signals, told_to_end=told, leaf=leaf, guardian=guardian)
         if self._could_not_join(evidence):
-            evidence = self._supervise(*start, signals, told_to_end=told)
+            evidence = self._supervise(start, signals, told_to_end=told)
         attempt = Attempt(number, budget_bytes, evidence, judge(evidence))
         self.following = self._decide(attempt)
         attempt = replace(
@@ -205,19 +214,18 @@ class _Run:
             self._run_hook(attempt, signals)
         return attempt
 
-    def _prepared(self, number: int, budget_bytes: int) -> tuple[Sequence[str], Mapping[str, str]]:
+    def _prepared(self, number: int, budget_bytes: int) -> _Start:
         """The command line and the environment of one attempt."""
         if self.prepare is None:
             command: Sequence[str] = expand_command(self.command, budget_bytes)
             environment = self.environment
         else:
             command, environment = self.prepare(budget_bytes)
-        return command, child_environment(environment, budget_bytes, number)
+        return _Start(number, budget_bytes, command, child_environment(environment, budget_bytes, number))
 
     def _supervise(
         self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
+        start: _Start,
         signals: Signals,
         *,
         told_to_end: Callable[[int], None],
@@ -227,18 +235,38 @@ class _Run:
         policy = self.policy.attempt
         if self.policy.ok_with_kills:
             policy = replace(policy, stop_on_kill_inside=False)
-        evidence = supervise(
-            command,
-            environment,
-            signals,
-            leaf=leaf,
-            guardian=guardian,
-            policy=policy,
-            told_to_end=told_to_end,
-        )
+        with self._beside(start, signals) as beside:
+            evidence = supervise(
+                start.command,
+                start.environment,
+                signals,
+                leaf=leaf,
+                guardian=guardian,
+                policy=policy,
+                told_to_end=told_to_end,
+                beside=beside,
+            )
         if leaf is not None:
             wait_for_memory(leaf)
         return evidence
+
+    def _beside(self, start: _Start, signals: Signals) -> contextlib.AbstractContextManager[Beside]:
+        """What goes on beside the program, with the budget filled in."""
+        policy = self.policy.attempt.sidecar
+        if policy is None:
+            return contextlib.nullcontext(Beside())
+        # Imported here: most runs do without it.
+        from oomproof.launch.sidecar import running_beside  # noqa: PLC0415
+
+        return running_beside(
+            policy.with_budget(lambda command: expand_command(command, start.budget_bytes)),
+            start.environment,
+            signals,
+            oom_score_adj=self.policy.attempt.oom_score_adj,
+            use_leaf=self.use_leaf,
+            on_ready=lambda seconds: self._ready(start.number, seconds, str(policy.ready)),
+            say=self.say,
+        )
 
     def _run_hook(self, attempt: Attempt, signals: Signals) -> None:
         """Outside of any leaf, and for no longer than HOOK_TIMEOUT_S: it must not hold up the restart."""
@@ -265,7 +293,7 @@ class _Run:
         try:
             if leaf is not None:
                 # From here on somebody outlives us who removes it; before, the next `make_leaf` sweeps it up.
-                guardian = self._guard(leaf)
+                guardian = guard(leaf)
                 if self.policy.limit_bytes is not None:
                     self._limit(leaf, self.policy.limit_bytes)
             yield leaf, guardian
@@ -274,14 +302,6 @@ class _Run:
                 self._remove(leaf)
             if guardian is not None:
                 guardian.dismiss()
-
-    def _guard(self, leaf: Leaf) -> Guardian | None:
-        try:
-            return None if os.getpid() == 1 else Guardian.start(leaf, "")
-        except OSError as error:
-            raise OomproofError(
-                f"no process could be forked: {error.strerror}; free memory, or raise pids.max and ulimit -u"
-            ) from error
 
     def _limit(self, leaf: Leaf, limit_bytes: int) -> None:
         try:
@@ -343,12 +363,20 @@ class _Run:
         if self.recorder is not None:
             self.recorder.told_to_end(attempt_id, number)
 
+    def _ready(self, number: int, seconds: float, target: str) -> None:
+        self.events.emit("ready", attempt=number, seconds=round(seconds, 3), target=target)
+        self.say(f"attempt {number}: ready after {seconds:.1f} s ({target})")
+
     def failed(self, error: OomproofError) -> None:
         """Close the stream of events of a run that could not go on."""
         self._finished(error.exit_code, None, Verdict.NOT_STARTED)
 
     def _finished(
-        self, exit_status: int, gave_up: str | None, without_attempts: Verdict = Verdict.STOPPED
+        self,
+        exit_status: int,
+        gave_up: str | None,
+        without_attempts: Verdict = Verdict.STOPPED,
+        failure: str | None = None,
     ) -> RunResult:
         last = self.attempts[-1] if self.attempts else None
         self.events.emit(
@@ -357,8 +385,9 @@ class _Run:
             attempts=len(self.attempts),
             verdict=(last.judgement.verdict if last else without_attempts).value,
             budget_bytes=last.budget_bytes if last else None,
+            failure=failure,
         )
-        return RunResult(exit_status, tuple(self.attempts), gave_up)
+        return RunResult(exit_status, tuple(self.attempts), gave_up, failure)
 
     # -- deciding -------------------------------------------------------------------------
 
@@ -374,26 +403,17 @@ class _Run:
             restart=self.policy.restart,
         )
 
-    def _exit_status(self, last: Attempt) -> int:
+    def _end(self, last: Attempt) -> End:
         if self._is_oom(last):
-            return self.policy.oom_exit_status
-        return last.evidence.exit.status if last.evidence.exit else 0
+            return End(self.policy.oom_exit_status)
+        return end_of(
+            last,
+            self.policy.attempt.sidecar or SidecarPolicy(),
+            ok_with_kills=self.policy.ok_with_kills,
+            min_rate=self.policy.min_rate,
+        )
 
     def _raise_if_not_started(self, last: Attempt) -> None:
         failure = last.evidence.spawn_failure
         if failure is not None:
             raise failure_to_error(failure, self.command, self.environment.get("PATH"))
-
-
-def _pause(seconds: float, signals: Signals) -> int | None:
-    """Wait, but no longer than until a signal asks to stop; returns that signal."""
-    deadline = time.monotonic() + seconds
-    poller = select.poll()
-    poller.register(signals.fd, select.POLLIN)
-    while True:
-        if (stop := signals.stop_requested()) is not None:
-            return stop
-        remaining = deadline - time.monotonic()
-        if remaining <= 0:
-            return None
-        poller.poll(remaining * 1000)

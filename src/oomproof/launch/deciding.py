@@ -46,8 +46,7 @@ def is_lack(attempt: Attempt, *, ok_with_kills: bool) -> bool:
     """Whether a smaller budget would be the answer to this end."""
     if not attempt.judgement.calls_for_less:
         return False
-    exit_ = attempt.evidence.exit
-    return not (ok_with_kills and exit_ is not None and exit_.status == 0)
+    return not (ok_with_kills and attempt.evidence.ended_well)
 
 
 def decide(

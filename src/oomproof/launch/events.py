@@ -20,7 +20,7 @@ from typing import Self
 from oomproof.errors import ConfigError
 
 SCHEMA_VERSION = 1
-EVENTS = frozenset({"planned", "attempt_started", "attempt_ended", "gave_up", "finished"})
+EVENTS = frozenset({"planned", "attempt_started", "ready", "attempt_ended", "gave_up", "finished"})
 PATIENCE_S = 1.0
 _CHUNK = 4096
 """PIPE_BUF: what a pipe that polls as writable takes without blocking."""

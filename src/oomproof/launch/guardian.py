@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
+from oomproof.errors import OomproofError
 from oomproof.leaf import Leaf
 
 MARK_VARIABLE = "OOMPROOF_MARK"
@@ -61,6 +62,16 @@ class Guardian:
         os.close(self._pipe)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
+
+
+def guard(leaf: Leaf | None, mark: str = "") -> Guardian | None:
+    """A guardian, but none for PID 1, whose death ends all anyway. Raises OomproofError."""
+    try:
+        return None if os.getpid() == 1 else Guardian.start(leaf, mark)
+    except OSError as error:
+        raise OomproofError(
+            f"no process could be forked: {error.strerror}; free memory, or raise pids.max and ulimit -u"
+        ) from error
 
 
 def _guard(pipe: int, leaf: Leaf | None, mark: str) -> NoReturn:

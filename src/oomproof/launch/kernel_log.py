@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable
 
 from oomproof.launch.model import KernelKill
+from oomproof.leaf import Leaf
 
 _DEVICE = "/dev/kmsg"
 _RECORD_BYTES = 8192
@@ -46,6 +47,14 @@ class KernelLog:
     def kills(self) -> tuple[KernelKill, ...]:
         """Kills that were logged since the last call."""
         return tuple(parse_kills(self._messages()))
+
+    def kills_in(self, leaf: Leaf | None) -> tuple[KernelKill, ...]:
+        """Those in an attempt's leaf; without one, all of them."""
+        kills = self.kills()
+        if leaf is None:
+            return kills
+        name = leaf.directory.name
+        return tuple(kill for kill in kills if name in (kill.task_memcg or "").split("/"))
 
     def close(self) -> None:
         """Give the descriptor back."""

@@ -7,12 +7,15 @@ which `oomproof.launch.supervisor` ends.
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
+from oomproof.leaf import Leaf
 from oomproof.units import format_size
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  looked at, not written to
 _MOST_NAMES = 5
+_MEMORY_BACK_TIMEOUT_S = 2.0
 
 
 class SharedMemory:
@@ -56,3 +59,19 @@ def userspace_killer(cgroup: Path) -> str | None:
     except (OSError, ValueError):
         return None  # no such attribute: nobody did
     return f"systemd-oomd killed {count} process(es): attribute user.oomd_kill of {cgroup}" if count else None
+
+
+def wait_for_memory(leaf: Leaf) -> int:
+    """Wait until the usage of an emptied leaf no longer falls; returns what is still charged.
+
+    Page cache and tmpfs files stay charged; the kernel gives the first back when others need it.
+    """
+    deadline = time.monotonic() + _MEMORY_BACK_TIMEOUT_S
+    usage = leaf.usage_bytes()
+    while time.monotonic() < deadline:
+        time.sleep(0.002)
+        now = leaf.usage_bytes()
+        if now >= usage:
+            return now
+        usage = now
+    return usage

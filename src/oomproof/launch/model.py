@@ -7,8 +7,15 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from oomproof.launch.rate import RateRule
+    from oomproof.launch.readiness import Target
 
 
 class Verdict(StrEnum):
@@ -30,6 +37,12 @@ class Verdict(StrEnum):
     """Ended because somebody asked oomproof to end it, or because its time was up."""
     NOT_STARTED = "not_started"
     """The program never ran."""
+    NOT_READY = "not_ready"
+    """It did not become ready in the time allowed, and oomproof ended it."""
+    CLIENT_DONE = "client_done"
+    """A benchmark's client ended well, and oomproof ended the daemon."""
+    CLIENT_FAILED = "client_failed"
+    """A benchmark's client failed, which is not held against the daemon, and oomproof ended that."""
 
 
 class Confidence(StrEnum):
@@ -58,6 +71,11 @@ class Exit:
         code = os.waitstatus_to_exitcode(wait_status)
         return cls(code=code) if code >= 0 else cls(signal=-code)
 
+    @classmethod
+    def from_siginfo(cls, code: int, status: int) -> Exit:
+        """From ``si_code`` and ``si_status`` of ``waitid``."""
+        return cls(code=status) if code == os.CLD_EXITED else cls(signal=status)
+
     @property
     def status(self) -> int:
         """The exit status as a shell reports it: the code, or 128 + signal."""
@@ -82,6 +100,10 @@ class StopReason(StrEnum):
     """A process of the attempt was killed by the OOM killer while the main process ran on."""
     CANCELLED = "cancelled"
     """Another part of the same run made the attempt pointless."""
+    NOT_READY = "not_ready"
+    """The program did not become ready in the time allowed."""
+    CLIENT_DONE = "client_done"
+    """The client of a benchmark has ended: the daemon is not needed any longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +187,37 @@ class KernelKill:
 
 
 @dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether, and when, the program became ready."""
+
+    target: str
+    """As the user wrote it."""
+    seconds: float | None
+    """Since the start; None: it did not."""
+    trouble: str
+    """The latest answer that was no, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientEnd:
+    """How the client of a benchmark ended."""
+
+    exit: Exit | None
+    """None: it was never executed, see `spawn_failure`, or has not been collected."""
+    duration_s: float
+    spawn_failure: SpawnFailure | None = None
+    cancelled: bool = False
+    """We killed it, because there was nothing left to measure."""
+    oom_kills: int | None = None
+    """In the client's own cgroup; None: not counted."""
+
+    @property
+    def succeeded(self) -> bool:
+        """It ended by itself and well; kills inside are judged elsewhere."""
+        return not self.cancelled and self.exit == Exit(code=0)
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """Everything that was seen of one attempt; `verdict.judge` needs nothing else."""
 
@@ -193,6 +246,22 @@ class Evidence:
     """Processes that could not be killed within the time allowed."""
     leftovers: tuple[str, ...] = ()
     """Sentences about what the attempt left behind."""
+    ready: Readiness | None = None
+    """None: nobody asked."""
+    client: ClientEnd | None = None
+    """None: there was none, or it was never started."""
+    rate: float | None = None
+    """What the benchmark printed, by the rule that was given."""
+    rate_trouble: str | None = None
+    """Why there is no rate although a rule was given."""
+
+    @property
+    def ended_well(self) -> bool:
+        """The main process exited with 0 or, where a client had to be served, that did."""
+        served = self.stop is not None and self.stop.reason is StopReason.CLIENT_DONE
+        if served and self.client is not None:
+            return self.client.succeeded
+        return self.exit is not None and self.exit.status == 0
 
     @property
     def oom_kills(self) -> int | None:
@@ -229,6 +298,24 @@ class OwnWords:
 
 
 @dataclass(frozen=True, slots=True)
+class SidecarPolicy:
+    """What goes on beside the program, see `sidecar`."""
+
+    ready: Target | None = None
+    ready_timeout_s: float | None = None
+    client: tuple[str, ...] = ()
+    """The command of a benchmark's client, started when the program is ready; when it ends, so does the
+    program."""
+    rate: RateRule | None = None
+    """Of the client; without one, of the program itself."""
+
+    def with_budget(self, expand: Callable[[Sequence[str]], list[str]]) -> SidecarPolicy:
+        """With the budget filled in by `expand` wherever a command has a place for it."""
+        ready = self.ready and replace(self.ready, command=tuple(expand(self.ready.command)))
+        return replace(self, ready=ready, client=tuple(expand(self.client)))
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptPolicy:
     """How one attempt is run."""
 
@@ -247,6 +334,7 @@ class AttemptPolicy:
     """Pass signals to the whole process group, not to the main process alone."""
     own_words: OwnWords | None = None
     """Rules about what the program says itself about a lack of memory."""
+    sidecar: SidecarPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,11 @@ def group_of(pid: int) -> int | None:
     return _field(pid, _PGRP)
 
 
+def exists(pid: int) -> bool:
+    """Whether there is such a process, zombies included."""
+    return _field(pid, _PPID) is not None
+
+
 def alone_in_group() -> bool:
     """Whether no other process is in our process group: no pipeline, no script around us."""
     return all(_field(pid, _PGRP) != os.getpgrp() for pid in _processes() if pid != os.getpid())

@@ -42,7 +42,7 @@ def wants_restart(policy: RestartPolicy, last: Attempt) -> bool:
     """Whether the mode asks for another start after `last`; a crash loop may still forbid it."""
     if policy.mode is RestartMode.NEVER or last.judgement.verdict in _FINAL:
         return False
-    succeeded = last.evidence.exit is not None and last.evidence.exit.status == 0
+    succeeded = last.evidence.ended_well and last.judgement.verdict is not Verdict.NOT_READY
     return policy.mode is RestartMode.ALWAYS or not succeeded
 
 

@@ -9,7 +9,9 @@ Not covered: signals that report a fault of this very process (SIGSEGV, ...), le
 from __future__ import annotations
 
 import os
+import select
 import signal
+import time
 from types import FrameType, TracebackType
 from typing import Self
 
@@ -95,6 +97,18 @@ class Signals:
         stop = next((number for number in pending if number in STOPS), None)
         if stop is not None:
             self._kept = [stop]
+        return stop
+
+    def stop_within(self, seconds: float) -> int | None:
+        """Wait, but no longer than until a signal asks to stop; returns that signal."""
+        deadline = time.monotonic() + seconds
+        poller = select.poll()
+        poller.register(self.fd, select.POLLIN)
+        while (stop := self.stop_requested()) is None:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                return None
+            poller.poll(remaining * 1000)
         return stop
 
     def stop_own_group(self) -> None:

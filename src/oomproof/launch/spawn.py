@@ -13,7 +13,7 @@ import errno
 import os
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
@@ -38,8 +38,8 @@ class Start:
     """The child's, unless our own is higher already."""
     terminal: Terminal | None = None
     """To give to the child; None when it is not ours to give."""
-    stderr: int | None = None
-    """The child's stderr; None: ours."""
+    streams: Mapping[int, int] = field(default_factory=dict)
+    """Descriptors of ours to give the child as its stdin, stdout or stderr (0, 1, 2); the others are ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,8 @@ def _become(start: Start, signals: Signals, report: int, parent: int) -> NoRetur
         if start.join_path is not None:
             step = SpawnStep.JOIN
             _write(start.join_path, b"0")
-        if start.stderr is not None:
-            os.dup2(start.stderr, 2)
+        for number, descriptor in start.streams.items():
+            os.dup2(descriptor, number)
         step = SpawnStep.EXEC
         signals.restore_for_child()
         _execute(start)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 
 from oomproof.launch import process_control
+from oomproof.launch.beside import Beside
 from oomproof.launch.counters import Counters, counters_for
 from oomproof.launch.guardian import MARK_VARIABLE, Guardian
 from oomproof.launch.kernel_log import KernelLog, pids_are_the_hosts
@@ -24,13 +25,13 @@ from oomproof.launch.model import (
     Confidence,
     Evidence,
     Exit,
-    KernelKill,
     SpawnFailure,
     SpawnStep,
     StopMark,
     StopReason,
 )
 from oomproof.launch.own_words import StderrRelay, judge_words
+from oomproof.launch.relay import Relays
 from oomproof.launch.signals import STOPS, Signals
 from oomproof.launch.spawn import Child, Start, read_report, spawn
 from oomproof.launch.terminal import Terminal
@@ -42,8 +43,8 @@ KILL_TIMEOUT_S = 10.0
 _RECHECKS_S = (0.005, 0.05, 0.3, 0.9)
 """When to read the counter again after a notification: v1 notifies before the counter moves."""
 
+_GIVE_WAY = frozenset({StopReason.KILL_INSIDE, StopReason.CLIENT_DONE})
 _JOB_CONTROL = frozenset({signal.SIGTSTP, signal.SIGCONT})
-_MEMORY_BACK_TIMEOUT_S = 2.0
 
 
 def supervise(
@@ -55,9 +56,11 @@ def supervise(
     guardian: Guardian | None = None,
     policy: AttemptPolicy | None = None,
     told_to_end: Callable[[int], None] = lambda _number: None,
+    beside: Beside | None = None,
 ) -> Evidence:
     """Run `command` in `leaf` (or in the own cgroup) until it and all it started are gone.
 
+    `beside` is what goes on beside it, for example until it is ready.
     `guardian` is that of the leaf; without one the attempt gets its own, which PID 1 does without.
     `told_to_end` is called at once with each signal that asks the program to end.
 
@@ -65,6 +68,7 @@ def supervise(
     does; whatever happens here, nothing of the attempt is left running.
     """
     mark = f"{os.getpid()}-{time.monotonic_ns()}"
+    environment = {**environment, **(beside.environment if beside else {})}
     if leaf is None:
         environment = {**environment, MARK_VARIABLE: mark}
     process_control.become_subreaper()
@@ -78,7 +82,14 @@ def supervise(
             return Evidence(spawn_failure=SpawnFailure(SpawnStep.FORK, error.errno or 0))
         spare.add(own_guardian.pid)
     try:
-        attempt = _Attempt(signals, leaf, policy or AttemptPolicy(), frozenset(spare), told_to_end)
+        attempt = _Attempt(
+            signals,
+            leaf,
+            policy or AttemptPolicy(),
+            spare=frozenset(spare),
+            told_to_end=told_to_end,
+            beside=beside or Beside(),
+        )
         return attempt.run(command, environment)
     finally:
         if own_guardian is not None:
@@ -93,8 +104,10 @@ class _Attempt:
         signals: Signals,
         leaf: Leaf | None,
         policy: AttemptPolicy,
+        *,
         spare: frozenset[int],
         told_to_end: Callable[[int], None],
+        beside: Beside,
     ) -> None:
         self._signals = signals
         self._leaf = leaf
@@ -104,7 +117,10 @@ class _Attempt:
         self._counters: Counters | None = counters_for(leaf)
         self._terminal = Terminal.find()
         words = policy.own_words
-        self._relay = StderrRelay(words.patterns) if words and words.patterns else None
+        self._beside = beside
+        self._stderr = StderrRelay(words.patterns) if words and words.patterns else None
+        streams = {1: beside.stdout, 2: self._stderr}
+        self._relays = Relays({number: relay for number, relay in streams.items() if relay is not None})
         self._log = KernelLog.open()
         self._shared_memory = SharedMemory()
         self._foreground = False
@@ -132,11 +148,10 @@ class _Attempt:
             join_path=self._leaf.join_path if self._leaf else None,
             oom_score_adj=self._policy.oom_score_adj,
             terminal=self._terminal if self._foreground else None,
-            stderr=self._relay.writer if self._relay else None,
+            streams=self._relays.streams(),
         )
         child = spawn(start, self._signals)
-        if self._relay is not None:
-            self._relay.started()
+        self._relays.started()
         try:
             if isinstance(child, SpawnFailure):
                 return Evidence(spawn_failure=child)
@@ -145,11 +160,10 @@ class _Attempt:
                 self._wait(child)
             finally:
                 survivors, wait_status, max_rss = self._end_everything()
-                if self._relay is not None:
-                    self._relay.drain()
+                self._relays.drain()
             return self._tell(survivors, wait_status, max_rss)
         finally:
-            for held in (self._terminal, self._log, self._relay):
+            for held in (self._terminal, self._log, self._stderr):
                 if held is not None:
                     held.close()
 
@@ -167,6 +181,7 @@ class _Attempt:
             poller.register(self._watch_fd, mask)
         if self._policy.timeout_s is not None:
             self._due["timeout"] = self._started + self._policy.timeout_s
+        self._beside.begin(self._started)
         try:
             # The child may have ended, and signals may have come, before we look.
             self._reap()
@@ -181,14 +196,13 @@ class _Attempt:
 
     def _turn(self, poller: select.poll) -> None:
         """Sleep until something happens, then see to it."""
-        want = self._relay.wants() if self._relay else None
-        if want is not None:
-            poller.register(*want)
+        wanted = dict([*self._relays.wants(), *self._beside.wants()])
+        for fd, mask in wanted.items():
+            poller.register(fd, mask)
         ready = {fd for fd, _ in poller.poll(self._poll_timeout_ms())}
-        if self._relay is not None and want is not None:
-            poller.unregister(want[0])
-            if want[0] in ready:
-                self._relay.turn()
+        for fd in wanted:
+            poller.unregister(fd)
+        self._relays.turn(ready)
         if self._report is not None and self._report.report_fd in ready:
             poller.unregister(self._report.report_fd)
             self._read_report()
@@ -196,6 +210,10 @@ class _Attempt:
             self._notified()
         if self._signals.fd in ready:
             self._handle_signals()
+        if not self._ended:
+            self._beside.turn(ready)
+            if self._beside.wish is not None and "kill" not in self._due:
+                self._end_for(self._beside.wish)
         self._act_on_time()
 
     def _read_report(self) -> None:
@@ -205,6 +223,8 @@ class _Attempt:
 
     def _poll_timeout_ms(self) -> int | None:
         due = [*self._due.values(), *self._rechecks[:1]]
+        if (when := self._beside.due()) is not None:
+            due.append(when)
         if not due:
             return None
         return max(0, ceil((min(due) - time.monotonic()) * 1000))
@@ -240,6 +260,7 @@ class _Attempt:
                 self._ended = True
                 return
             else:
+                self._beside.child_ended(pid, Exit.from_siginfo(info.si_code, info.si_status))
                 os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
 
     # -- signals and the terminal ---------------------------------------------------------
@@ -252,6 +273,9 @@ class _Attempt:
         if number == signal.SIGCONT:
             self._continue()
         self._send(number, to_group=number in _JOB_CONTROL or self._policy.forward_to_group)
+        if self._beside.has_client and (received in STOPS or number in STOPS):
+            # A benchmark is no service: who wants it to end does not wait for its daemon's pleasure.
+            self._end_for(StopReason.CANCELLED, received)
 
     def _send(self, number: int, *, to_group: bool) -> None:
         if to_group and process_control.send(-self._main, number):
@@ -266,11 +290,11 @@ class _Attempt:
             process_control.send(self._main, number)
 
     def _mark(self, number: int, reason: StopReason, sent: int | None = None) -> None:
-        """Remember why it will end: the latest reason, but SIGTERM from outside stays and our answer
-        to a kill gives way to all others."""
+        """Remember why it will end: the latest reason, but SIGTERM from outside stays, and our answer
+        to a kill and the end of a client give way to all others."""
         before = self._stop
         told_to_end = before is not None and before[1] is StopReason.STOP and signal.SIGTERM in before[0]
-        if told_to_end or (before is not None and reason is StopReason.KILL_INSIDE):
+        if told_to_end or (before is not None and reason in _GIVE_WAY):
             return
         self._stop = ((number, number if sent is None else sent), reason, time.monotonic())
 
@@ -313,6 +337,7 @@ class _Attempt:
         self._rechecks = []
         if self._policy.stop_on_kill_inside:
             self._due["settled"] = now + self._policy.settle_s
+            self._beside.cancel()
         return True
 
     def _act_on_time(self) -> None:
@@ -323,17 +348,22 @@ class _Attempt:
         for what, when in list(self._due.items()):
             if when <= now and not self._ended:
                 del self._due[what]
-                self._act(what, now)
+                self._act(what)
 
-    def _act(self, what: str, now: float) -> None:
+    def _act(self, what: str) -> None:
         if what == "kill":
             self._send_to_all(signal.SIGKILL)
             return
-        reason = StopReason.TIMEOUT if what == "timeout" else StopReason.KILL_INSIDE
-        self._mark(signal.SIGTERM, reason)
+        self._end_for(StopReason.TIMEOUT if what == "timeout" else StopReason.KILL_INSIDE)
+
+    def _end_for(self, reason: StopReason, received: int = signal.SIGTERM) -> None:
+        """Ask it to end, and kill it if it has not done so when its grace is over."""
+        self._mark(received, reason, sent=signal.SIGTERM)
+        self._beside.cancel()
+        self._due.pop("timeout", None)
         self._send_to_all(signal.SIGTERM)
         self._send_to_all(signal.SIGCONT)
-        self._due["kill"] = now + self._policy.grace_s
+        self._due["kill"] = time.monotonic() + self._policy.grace_s
 
     # -- the end --------------------------------------------------------------------------
 
@@ -342,10 +372,12 @@ class _Attempt:
         self._end = time.monotonic()
         self._send_to_all(signal.SIGKILL)
         survivors: set[int] = set()
+        self._beside.cancel()
         if self._leaf is not None:
             survivors.update(self._leaf.kill_all(KILL_TIMEOUT_S))
         _, wait_status, usage = os.wait4(self._main, 0)
         survivors.update(process_control.kill_descendants(self._spare, KILL_TIMEOUT_S))
+        survivors.update(self._beside.end_everything(KILL_TIMEOUT_S))
         if self._terminal is not None:
             self._terminal.take_back_from(self._main)
         return sorted(survivors), wait_status, usage.ru_maxrss * 1024
@@ -359,13 +391,13 @@ class _Attempt:
         exit_ = Exit.from_wait_status(wait_status)
         kills = self._counters.finish() if self._counters else None
         ambiguous = exit_.signal == signal.SIGKILL or (kills is not None and kills.delta > 0)
-        return Evidence(
+        seen = Evidence(
             exit=exit_,
             main_pid=self._main,
             spawn_failure=self._failure,
             stop=stop,
             kills=kills,
-            kernel_log=self._logged_kills() if ambiguous else None,
+            kernel_log=self._log.kills_in(self._leaf) if self._log and ambiguous else None,
             pids_comparable=pids_are_the_hosts(),
             userspace_killer=userspace_killer(self._leaf.directory) if self._leaf else None,
             in_process=self._own_words(exit_),
@@ -376,35 +408,10 @@ class _Attempt:
             survivors=tuple(survivors),
             leftovers=self._shared_memory.new_files(),
         )
+        return self._beside.add_to(seen)
 
     def _own_words(self, exit_: Exit) -> tuple[tuple[str, Confidence], ...]:
         rules = self._policy.own_words
         if rules is None:
             return ()
-        return judge_words(rules, exit_, self._relay.found if self._relay else ())
-
-    def _logged_kills(self) -> tuple[KernelKill, ...] | None:
-        """Those of the attempt's leaf; without one, all during the attempt."""
-        if self._log is None:
-            return None
-        kills = self._log.kills()
-        if self._leaf is None:
-            return kills
-        leaf = self._leaf.directory.name
-        return tuple(kill for kill in kills if leaf in (kill.task_memcg or "").split("/"))
-
-
-def wait_for_memory(leaf: Leaf) -> int:
-    """Wait until the usage of an emptied leaf no longer falls; returns what is still charged.
-
-    Page cache and tmpfs files stay charged; the kernel gives the first back when others need it.
-    """
-    deadline = time.monotonic() + _MEMORY_BACK_TIMEOUT_S
-    usage = leaf.usage_bytes()
-    while time.monotonic() < deadline:
-        time.sleep(0.002)
-        now = leaf.usage_bytes()
-        if now >= usage:
-            return now
-        usage = now
-    return usage
+        return judge_words(rules, exit_, self._stderr.found if self._stderr else ())

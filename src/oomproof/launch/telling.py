@@ -5,9 +5,27 @@ Not covered: writing them, see `events` and `oomproof.history`.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from oomproof.history.model import Outcome
-from oomproof.launch.model import Attempt
+from oomproof.launch.model import Attempt, Evidence
 from oomproof.units import format_size
+
+
+class Recorder(Protocol):
+    """Where attempts are written down durably; `oomproof.history.record.Record` is one."""
+
+    def attempt_started(self, attempt: int, budget_bytes: int) -> int | None:
+        """Durable when it returns; the id is given back to `attempt_ended`."""
+        ...
+
+    def told_to_end(self, attempt_id: int | None, signal: int) -> None:
+        """The attempt was asked to end; never blocks."""
+        ...
+
+    def attempt_ended(self, attempt_id: int | None, outcome: Outcome) -> None:
+        """How the attempt ended."""
+        ...
 
 
 def outcome(attempt: Attempt) -> Outcome:
@@ -25,6 +43,7 @@ def outcome(attempt: Attempt) -> Outcome:
         duration_s=evidence.duration_s,
         next_budget_bytes=attempt.next_budget_bytes,
         evidence=judgement.evidence,
+        rate=evidence.rate,
     )
 
 
@@ -46,7 +65,26 @@ def event_fields(attempt: Attempt) -> dict[str, object]:
         "evidence": ended.evidence,
         "survivors": attempt.evidence.survivors,
         "leftovers": attempt.evidence.leftovers,
+        **_beside_fields(attempt.evidence),
     }
+
+
+def _beside_fields(evidence: Evidence) -> dict[str, object]:
+    """Of readiness and client; none where nobody asked."""
+    fields: dict[str, object] = {}
+    if evidence.ready is not None:
+        fields["ready_s"] = None if evidence.ready.seconds is None else round(evidence.ready.seconds, 3)
+    if (client := evidence.client) is not None:
+        fields["client"] = {
+            "exit_code": client.exit.code if client.exit else None,
+            "signal": client.exit.signal if client.exit else None,
+            "cancelled": client.cancelled,
+            "oom_kills": client.oom_kills,
+            "duration_s": round(client.duration_s, 3),
+        }
+    if evidence.rate is not None or evidence.rate_trouble is not None:
+        fields["rate"] = evidence.rate
+    return fields
 
 
 def hook_environment(attempt: Attempt) -> dict[str, str]:

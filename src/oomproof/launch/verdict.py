@@ -4,6 +4,7 @@ The order, first match wins:
 
 1.  never started; our own mark (asked to stop, time-out): never called an OOM;
 2.  the kill counter of the attempt's own leaf: certain, whatever the main process made of it;
+    then, in a benchmark, the end of the client, which is why we ended the daemon;
 3.  the kernel log, where it names the victim;
 4.  the kill counter of a cgroup shared with others, as far as other victims can be ruled out;
 5.  a userspace OOM killer's mark, the host's counter;
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import signal
 
+from oomproof.launch.benchmark import beside_sentences, client_ended
 from oomproof.launch.model import (
     Confidence,
     Evidence,
@@ -43,8 +45,8 @@ def judge(evidence: Evidence) -> Judgement:
     exit_ = evidence.exit
     if evidence.spawn_failure is not None or exit_ is None:
         return _judgement(evidence, Verdict.NOT_STARTED, Confidence.CERTAIN, [])
-    facts = [_exit_sentence(exit_)]
-    for rule in (_stopped, _killed_in_leaf, _named_in_log, _killed_nearby, _killed_on_host, _in_process):
+    facts = [_exit_sentence(exit_), *beside_sentences(evidence)]
+    for rule in _RULES:
         found = rule(evidence, exit_)
         if found is not None:
             verdict, confidence, sentences = found
@@ -71,11 +73,15 @@ def _stopped(evidence: Evidence, exit_: Exit) -> _Finding:
         if evidence.foreground and exit_.status in (128 + signal.SIGINT, 128 + signal.SIGQUIT):
             return Verdict.STOPPED, Confidence.HIGH, ["the terminal, which the program held, sends it"]
         return None
-    if stop.reason is StopReason.KILL_INSIDE:
-        return None  # our answer to a kill, not its cause
+    if stop.reason in (StopReason.KILL_INSIDE, StopReason.CLIENT_DONE):
+        return (
+            None  # our answer to a kill, not its cause; the end of a client, during which one may have been
+        )
     name, ago = signal_name(stop.signal), f"{stop.seconds_before_end:.3f} s before the end"
     if stop.reason is StopReason.TIMEOUT:
         sentences = [f"its time was up: oomproof sent {name} {ago}"]
+    elif stop.reason is StopReason.NOT_READY:
+        sentences = [f"its time to become ready was up: oomproof sent {name} {ago}"]
     elif stop.reason is StopReason.CANCELLED:
         sentences = [f"oomproof cancelled it with {name} {ago}"]
     else:
@@ -84,7 +90,8 @@ def _stopped(evidence: Evidence, exit_: Exit) -> _Finding:
         sentences = [f"oomproof was asked to end it and passed on {name} {ago}"]
     if evidence.oom_kills:
         sentences.append(_counter_sentence(evidence.kills))
-    return Verdict.STOPPED, Confidence.CERTAIN, sentences
+    verdict = Verdict.NOT_READY if stop.reason is StopReason.NOT_READY else Verdict.STOPPED
+    return verdict, Confidence.CERTAIN, sentences
 
 
 def _ends_by(stop: StopMark, exit_: Exit, evidence: Evidence) -> bool:
@@ -167,6 +174,12 @@ def _in_process(evidence: Evidence, exit_: Exit) -> _Finding:  # noqa: ARG001  f
     order = list(Confidence)
     best = min((confidence for _, confidence in evidence.in_process), key=order.index)
     return Verdict.IN_PROCESS_OOM, best, [sentence for sentence, _ in evidence.in_process]
+
+
+_RULES = (
+    *(_stopped, _killed_in_leaf, client_ended),
+    *(_named_in_log, _killed_nearby, _killed_on_host, _in_process),
+)
 
 
 def _without_oom(evidence: Evidence, exit_: Exit, facts: list[str]) -> Judgement:
