@@ -4,8 +4,8 @@
 
 Throughput: each round runs every way once in random order, in a process of its own, cold (the file's page
 cache dropped before) and warm (read through before). Only the loading is timed, into memory new to the
-process; ``pooled`` loads into a buffer used before, as an engine does that changes parameter sets. Medians, and
-the ratio to ``cat FILE > /dev/null``, which puts the bytes nowhere. Ways that are not installed are left out:
+process; ``pooled`` loads into a buffer used before, as an engine does that changes parameters. Medians and
+the ratio to ``cat FILE > /dev/null``, which puts the bytes nowhere. What is not installed is left out:
 numpy, safetensors and fastsafetensors (with torch) read the same bytes, wrapped as one tensor.
 
 Peak: the kernel's own counter of a new cgroup, for oomproof and for mapping the file and copying it.
