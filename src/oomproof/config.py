@@ -108,6 +108,20 @@ def parse_positive_size(text: str) -> int:
     return size
 
 
+def parse_percent(text: str) -> int:
+    """``50%`` or ``12.5%``, above 0 and up to 100 -> millionths; raises ValueError."""
+    number, sign, rest = text.strip().partition("%")
+    share = round(float(number) * 10_000) if sign and not rest else 0
+    if not 0 < share <= 1_000_000:
+        raise ValueError("write a percentage above 0% and up to 100%")
+    return share
+
+
+def parse_sizes(text: str) -> tuple[int, ...]:
+    """``512M,1G,2G`` -> bytes in ascending order, each once. Raises InvalidSize."""
+    return tuple(sorted({parse_positive_size(word) for word in text.split(",")}))
+
+
 LIMIT = Setting("limit", parse_positive_size, None, "put this limit on the program's own leaf cgroup", "SIZE")
 BUDGET = Setting(
     "budget", parse_positive_size, None, "start with exactly this budget instead of a planned one", "SIZE"
@@ -119,7 +133,26 @@ MARGIN_FLOOR = Setting(
 )
 PROBE_RESULT = Setting("probe_result", Path, None, "take the probe's result from this JSON file", "FILE")
 
-PLANNING = (LIMIT, BUDGET, CAP, FLOOR, MARGIN_FLOOR, PROBE_RESULT)
+STEPS = Setting("steps", parse_sizes, (), "the only budgets that the program can use: 512M,1G,2G", "SIZES")
+SHARE = Setting("share", parse_percent, None, "this program's part of what can be had", "P%%")
+THREADS = Setting("threads", parse_count, 0, "threads that the program starts", "N")
+PINNED = Setting("pinned", parse_size, 0, "how much of the budget is page-locked", "SIZE")
+TAG = Setting("tag", str, None, "kind of input: what is learned with one tag holds for it alone", "WORD")
+MACHINE = Setting(
+    "machine", str, None, "kind of machine (default: its architecture, memory and processors)", "NAME"
+)
+HISTORY = Setting(
+    "history", str, None, "keep the history in FILE or at postgresql://...; none: remember nothing", "TARGET"
+)
+HISTORY_DAYS = Setting(
+    "history_days", parse_count, 90, "forget runs after so many days (default: 90; 0: never)", "DAYS"
+)
+LEARN = Setting("learn", parse_switch, True, "let what earlier runs showed shape the budget (on by default)")
+
+PLANNING = (
+    *(LIMIT, BUDGET, CAP, FLOOR, MARGIN_FLOOR, STEPS, SHARE, THREADS, PINNED, PROBE_RESULT),
+    *(TAG, MACHINE, HISTORY, HISTORY_DAYS, LEARN),
+)
 """Settings that shape the budget."""
 
 

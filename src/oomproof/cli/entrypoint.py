@@ -48,8 +48,8 @@ def run(args: argparse.Namespace) -> int:
                 status = benched.exit_status
                 output.error(f"the benchmark ended with {status}, so the program is not started")
                 return status
-            plan = planned.plan.with_budget(benched.budget_bytes, "the benchmark before")
-            planned = replace(planned, plan=plan)
+            plan = planned.plan.with_budget(benched.budget_bytes, "the benchmark before", "benchmark")
+            planned = replace(planned, plan=plan, request=None)
         settings |= dict.fromkeys(("rate_json", "rate_regex", "min_rate")) | {"client": ()}
         return launching.launch(
             "entrypoint", command, settings, planned, events=events, signals=args.signals

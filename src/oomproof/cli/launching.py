@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oomproof import config
 from oomproof.cli import output
+from oomproof.cli.learning import Course, course_of, record_of, run_of
 from oomproof.cli.planning import Planned
-from oomproof.cli.settings import BENCH, COMMAND, LAUNCHING, MEASURING, NO_HISTORY, NOT_FROM_RECIPE
+from oomproof.cli.settings import BENCH, COMMAND, LAUNCHING, MEASURING, NOT_FROM_RECIPE
 from oomproof.config import Setting
 from oomproof.errors import ConfigError, UsageError
-from oomproof.history.model import OpenAttempt, Run, default_path
+from oomproof.history.model import OpenAttempt
 from oomproof.history.record import Record
 from oomproof.launch.attempts import RunPolicy, RunResult, run_attempts
 from oomproof.launch.events import EventWriter
@@ -25,7 +25,6 @@ from oomproof.launch.interrupted import end_of, judge_open
 from oomproof.launch.model import AttemptPolicy, OwnWords, SidecarPolicy
 from oomproof.launch.restart import RestartPolicy
 from oomproof.launch.signals import Signals
-from oomproof.plan.descent import next_budget
 from oomproof.plan.model import Plan
 from oomproof.units import format_size
 
@@ -130,21 +129,23 @@ def launch(
 
     An earlier attempt that died together with its oomproof counts as such a kill if it was most likely one.
     """
-    plan = planned.plan
     prepare = _prepare(command, settings)
-    record = _record(settings["history"])
-    found = record.run_started(Run(verb, tuple(command), planned.limits.limit_bytes, plan.budget_bytes))
+    record = record_of(settings)
+    found = record.run_started(run_of(verb, command, settings, planned))
+    # With --ok-with-kills, what others call a death is none.
+    seen = () if settings["ok_with_kills"] else record.seen
+    course = course_of(settings, planned, seen)
 
     def smaller(_attempt: int, budget_bytes: int) -> int | None:
-        smaller = next_budget(settings["on_oom"], plan, budget_bytes, settings["floor"])
+        smaller = course.after(budget_bytes)
         worthless = smaller is not None and prepare is not None and not prepare.allows(smaller)
         return None if worthless else smaller
 
-    start = _after_open(plan, found, smaller, record)
-    _announce(start, events, command)
+    plan = _after_open(course, found, record)
+    _announce(course, plan, events, command)
     return run_attempts(
         command,
-        start.budget_bytes,
+        plan.budget_bytes,
         next_budget=smaller,
         say=output.say,
         recorder=record,
@@ -155,22 +156,19 @@ def launch(
     )
 
 
-def _after_open(
-    plan: Plan,
-    found: Sequence[OpenAttempt],
-    smaller: Callable[[int, int], int | None],
-    record: Record,
-) -> Plan:
-    """`plan`, but less than attempts had that nobody saw end and that most likely ran out of memory."""
-    ends = {}
+def _after_open(course: Course, found: Sequence[OpenAttempt], record: Record) -> Plan:
+    """The plan, but less than attempts had that nobody saw end and that most likely ran out of memory."""
+    plan, ends = course.plan, {}
     for attempt in found:
         judgement = judge_open(attempt)
         budget = attempt.budget_bytes
         following = None
         if judgement.calls_for_less:
             # Where nothing smaller is worth trying the smallest is tried again.
-            following = min(smaller(attempt.attempt, budget) or budget, plan.budget_bytes)
-            plan = plan.with_budget(following, f"an attempt with {format_size(budget)} has no end")
+            following = min(course.below(budget) or budget, plan.budget_bytes)
+            plan = plan.with_budget(
+                following, f"an attempt with {format_size(budget)} has no end", "interrupted"
+            )
         ends[attempt.id] = end_of(judgement, following)
         output.say(
             f"found an attempt without an end: {judgement.verdict.value} ({judgement.confidence.value}):"
@@ -181,14 +179,16 @@ def _after_open(
     return plan
 
 
-def _announce(plan: Plan, events: EventWriter, command: Sequence[str]) -> None:
-    """The plan on stderr and as an event."""
+def _announce(course: Course, plan: Plan, events: EventWriter, command: Sequence[str]) -> None:
+    """The plan, and why it is not what check and probe alone say, on stderr and as an event."""
     for notice in plan.notices:
         output.say(f"notice: {notice}")
     output.say(
         f"plan: budget {format_size(plan.budget_bytes)} of {format_size(plan.allowed_bytes)}"
         f" that can be had ({plan.terms[0].source}), margin {format_size(plan.margin_bytes)}"
     )
+    if course.learned and plan is course.plan:
+        output.say(f"learned: start with {format_size(plan.budget_bytes)}, {course.learned}")
     document = plan.as_json()
     del document["schema_version"]
     events.emit("planned", command=list(command), **document)
@@ -204,7 +204,7 @@ def _prepare(command: Sequence[str], settings: Mapping[str, Any]) -> Starts | No
 
 
 def _policy(settings: dict[str, Any]) -> RunPolicy:
-    words = OwnWords(settings["oom_codes"], settings["oom_pattern"], settings["oom_sigbus"])
+    codes, patterns = settings["oom_codes"], settings["oom_pattern"]
     return RunPolicy(
         retries=settings["retries"],
         limit_bytes=settings["limit"],
@@ -220,7 +220,7 @@ def _policy(settings: dict[str, Any]) -> RunPolicy:
             stop_on_kill_inside=settings["stop_on_kill"],
             oom_score_adj=settings["oom_score_adj"],
             signal_map=settings["signal_map"],
-            own_words=words if words != OwnWords() else None,
+            own_words=OwnWords(codes, patterns) if codes or patterns else None,
             sidecar=_sidecar(settings),
         ),
     )
@@ -234,11 +234,3 @@ def _sidecar(settings: Mapping[str, Any]) -> SidecarPolicy | None:
         rate=settings.get("rate_json") or settings.get("rate_regex"),
     )
     return policy if policy.ready or policy.client or policy.rate else None
-
-
-def _record(setting: str | None) -> Record:
-    if setting == NO_HISTORY:
-        return Record(None, output.warning)
-    if setting is not None:
-        return Record(Path(setting), output.warning, required=True)
-    return Record(default_path(os.environ), output.warning)

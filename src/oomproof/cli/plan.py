@@ -4,26 +4,46 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
+from typing import Any
 
 from oomproof import config
-from oomproof.cli import output
-from oomproof.cli.planning import plan_here
+from oomproof.cli import learning, output
+from oomproof.cli.launching import add_command, command_of
+from oomproof.cli.planning import Planned, plan_here
+from oomproof.cli.settings import ON_OOM, RETRIES
+from oomproof.history.record import learned
+from oomproof.plan.model import Plan
 from oomproof.units import format_size
 
-SETTINGS = (*config.PLANNING, *config.probe_settings(probe=True))
+SETTINGS = (*config.PLANNING, ON_OOM, RETRIES, *config.probe_settings(probe=True))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The verb's own arguments."""
     config.add_flags(parser, SETTINGS)
     form = parser.add_mutually_exclusive_group()
+    form.add_argument("--explain", action="store_true", help="every term as a table (the default)")
     form.add_argument("--json", action="store_true", help="one JSON document")
     form.add_argument("--bytes", action="store_true", help="the number of bytes and nothing else")
+    add_command(parser, "plan with what was learned from this program's runs")
+
+
+def _learned(planned: Planned, command: Sequence[str], settings: dict[str, Any]) -> Plan:
+    """The plan that `run` would start `command` with; nothing is written down."""
+    target = learning.target_of(settings["history"])
+    if target is None:
+        return planned.plan
+    seen = learned(target, learning.run_of("plan", command, settings, planned))
+    return learning.course_of(settings, planned, seen).plan
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the plan; its notices go to stderr, except with ``--json``, where they are inside."""
-    plan = plan_here(config.resolve(SETTINGS, vars(args), os.environ)).plan
+    settings = config.resolve(SETTINGS, vars(args), os.environ)
+    planned = plan_here(settings)
+    command = command_of(args)
+    plan = _learned(planned, command, settings) if command else planned.plan
     if args.json:
         output.print_json(plan.as_json())
         return 0

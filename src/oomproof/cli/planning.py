@@ -30,6 +30,8 @@ class Planned:
     limits: LimitReport
     probe: ProbeResult | None
     plan: Plan
+    request: PlanRequest | None
+    """The caller's wishes, to plan again with what was learned; None: the plan is settled."""
 
 
 def plan_here(settings: Mapping[str, Any], stop_requested: Callable[[], object] = lambda: None) -> Planned:
@@ -47,11 +49,15 @@ def plan_here(settings: Mapping[str, Any], stop_requested: Callable[[], object] 
         cap_bytes=settings["cap"],
         floor_bytes=settings["floor"],
         margin_floor_bytes=settings["margin_floor"],
+        steps=settings["steps"],
+        share_millionths=settings["share"],
+        threads=settings["threads"],
+        pinned_bytes=settings["pinned"],
     )
     plan = plan_budget(limits, probe, request)
     if notice:
         plan = replace(plan, notices=(notice, *plan.notices))
-    return Planned(limits, probe, plan)
+    return Planned(limits, probe, plan, request)
 
 
 def _probe(

@@ -16,7 +16,6 @@ from oomproof.plan.descent import parse_policy
 if TYPE_CHECKING:
     from oomproof.recipes.render import Rendering
 
-NO_HISTORY = "none"
 READY_TIMEOUT_S = 300.0
 
 
@@ -165,6 +164,15 @@ def _signal_number(text: str) -> int:
 RECIPE = Setting("recipe", str, None, "turn the program's own knobs: see oomproof recipes", "NAME|FILE")
 RECIPE_DIR = Setting("recipe_dir", Path, None, "look for recipes in this folder first", "DIR")
 
+ON_OOM = Setting(
+    "on_oom",
+    parse_policy,
+    parse_policy("adaptive"),
+    "after an OOM kill: adaptive (default; it learns), shrink:P%% of the budget, or margin:P%% more margin",
+    "POLICY",
+)
+RETRIES = Setting("retries", config.parse_count, 3, "smaller starts after the first one (default: 3)", "N")
+
 LAUNCHING: tuple[Setting, ...] = (
     *config.PLANNING,
     RECIPE,
@@ -183,16 +191,9 @@ LAUNCHING: tuple[Setting, ...] = (
         "before each attempt make the file DST of the template SRC, budget filled in",
         "SRC:DST",
     ),
-    Setting(
-        "on_oom",
-        parse_policy,
-        parse_policy("shrink:10%"),
-        "after an OOM kill: shrink:P%% of the budget, or margin:P%% more margin (default: shrink:10%%)",
-        "POLICY",
-    ),
-    Setting("retries", config.parse_count, 3, "smaller starts after the first one (default: 3)", "N"),
+    ON_OOM,
+    RETRIES,
     Setting("events", str, None, "write one JSON object a line to FILE or fd:N", "TARGET"),
-    Setting("history", str, None, f"keep the history in FILE; {NO_HISTORY}: remember nothing", "FILE"),
     Setting("leaf", config.parse_switch, True, "a cgroup for each attempt where possible (on by default)"),
     Setting(
         "grace",
@@ -267,12 +268,6 @@ LAUNCHING: tuple[Setting, ...] = (
         (),
         "regular expression on its stderr that says so, for example 'CUDA out of memory|bad_alloc'",
         "REGEX",
-    ),
-    Setting(
-        "oom_sigbus",
-        config.parse_switch,
-        False,
-        "SIGBUS while a tmpfs such as /dev/shm is full is a lack of memory (off by default)",
     ),
 )
 """Settings of every launching verb, beside whether to probe."""

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from oomproof.units import GIB
+
 STATE_VARIABLE = "OOMPROOF_STATE_DIR"
 FILE_NAME = "history.sqlite3"
 
@@ -17,8 +19,18 @@ class Run:
 
     verb: str
     command: tuple[str, ...]
+    """As it was given, with its placeholders."""
     limit_bytes: int | None
+    """The effective one."""
     planned_bytes: int
+    """By check and probe alone, before anything learned had a say."""
+    recipe: str | None = None
+    templates: tuple[str, ...] = ()
+    """Configuration files that are rendered for it, ``SRC:DST``."""
+    tag: str | None = None
+    """What the caller calls the kind of input (``--tag``)."""
+    machine: str = ""
+    """What the caller calls the kind of machine, else `machine_kind`."""
     supervisor_pid: int = field(default_factory=os.getpid)
 
 
@@ -51,6 +63,51 @@ class Outcome:
     evidence: tuple[str, ...]
     rate: float | None = None
     """What a benchmark measured with this budget."""
+    peak_of_cgroup: bool = False
+    """The peak is that of the attempt's own cgroup, not of the main process alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """An attempt that teaches something: it ended well, or for lack of memory. Sizes in bytes."""
+
+    budget_bytes: int
+    lived: bool
+    peak_bytes: int | None
+    """Of the attempt's own cgroup; None: not measured. At a death it bounds only from below."""
+    duration_s: float
+    age_s: float
+    """Since it ended."""
+    after_oom: bool = False
+    """The attempt before it in the same run ran out of memory: its budget was lowered by us."""
+
+    @property
+    def overhead_bytes(self) -> int:
+        """What was taken beside the budget; 0: nothing, or nobody knows."""
+        return max(0, (self.peak_bytes or 0) - self.budget_bytes)
+
+
+def machine_kind(total_bytes: int | None) -> str:
+    """``x86_64-64GiB-16cpu``: budgets that were learned on one machine hold on others of its kind.
+
+    Not the host's name: a container has another one at each start, and a fleet learns together.
+    """
+    memory = "?" if total_bytes is None else str(round(total_bytes / GIB))
+    return f"{os.uname().machine}-{memory}GiB-{os.cpu_count()}cpu"
+
+
+def is_server(target: str) -> bool:
+    """Whether a history is a database server's, by its address."""
+    return target.startswith(("postgresql://", "postgres://"))
+
+
+def printable_target(target: Path | str) -> str:
+    """Without the password that an address may hold, in its authority or among its parameters."""
+    text = str(target)
+    if not is_server(text):
+        return text
+    scheme, _, rest = text.partition("://")
+    return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
 
 
 def default_path(environ: Mapping[str, str]) -> Path:

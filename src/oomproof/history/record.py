@@ -1,8 +1,8 @@
-"""How a launcher writes the history: a disk that cannot be used is said once, never a refusal to start.
+"""How a launcher reads and writes the history: a disk that cannot be used is said once.
 
-Each write is made by a child that lives for that write alone: SQLite costs 2 MiB, a launcher
-lives as long as its program, and a disk that hangs must not hang PID 1.
-Not covered: the file itself, see `store`.
+It is never a refusal to start. Each access is made by a child that lives for it alone: SQLite
+costs 2 MiB, a launcher lives as long as its program, and a disk that hangs must not hang PID 1.
+Not covered: the file itself, see `store`; a history on a server, see `fleet`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from oomproof.errors import HistoryError
 from oomproof.history import alive
-from oomproof.history.model import OpenAttempt, Outcome, Run
+from oomproof.history.model import Observation, OpenAttempt, Outcome, Run, is_server, printable_target
 
 if TYPE_CHECKING:
     from oomproof.history.store import History
@@ -29,52 +30,77 @@ _SQLITE_HEADER = b"SQLite format 3\0"
 PATIENCE_S = 15.0
 """For one write: above the time that SQLite itself waits for others to release the file."""
 
-Write = Callable[["History"], Any]
-"""What it returns goes through JSON."""
+Access = Callable[["History"], Any]
+"""Answers with what JSON can hold."""
 
 
 class Record:
-    """The history of one run in `path` (None: nothing is remembered); `warn` is told once of a failure.
+    """The history of one run in `target`, a file or a server; `warn` is told once of a failure.
 
-    `required`: somebody asked for this very file. Then `run_started` raises HistoryError where it
-    would have warned, and a file that is no history is left alone.
+    Without a target nothing is remembered. `required`: somebody asked for this very one. Then
+    `run_started` raises HistoryError where it would have warned, and a file that is no history is
+    left alone. What is older than `keep_days` is forgotten (0: nothing is).
     """
 
-    def __init__(self, path: Path | None, warn: Callable[[str], None], *, required: bool = False) -> None:
-        self._path = path
+    def __init__(
+        self,
+        target: Path | str | None,
+        warn: Callable[[str], None],
+        *,
+        required: bool = False,
+        keep_days: float = 0,
+    ) -> None:
+        self._target = target
         self._warn = warn
         self._required = required
+        self._keep_days = keep_days
         self._run_id: int | None = None
         self._found: dict[int, Outcome] = {}
+        self.seen: tuple[Observation, ...] = ()
+        """What runs like it teach, oldest first; from `run_started` on."""
 
     def run_started(self, run: Run) -> tuple[OpenAttempt, ...]:
-        """Write down the run that the following attempts belong to.
+        """Write down the run that the following attempts belong to, and read what runs like it teach.
 
         Returns earlier attempts of the same command under the same limit that have no end, oldest
-        first. Give their ends to `found_open`.
+        first. Give their ends to `found_open`. On a server there are none: whether the oomproof
+        of another machine still lives cannot be told.
         """
-        path = self._path
-        if path is None:
+        target, keep_days = self._target, self._keep_days
+        if target is None:
             return ()
 
-        def write(history: History) -> dict[str, Any]:
-            found = history.open_attempts(
-                run.command, run.limit_bytes, lambda run_id: alive.is_alive(path, run_id)
-            )
-            return {"open": [asdict(attempt) for attempt in found], "run": history.run_started(run)}
+        def start(history: History) -> dict[str, Any]:
+            if keep_days:
+                history.forget_older_than(keep_days)
+            found = []
+            if isinstance(target, Path):
+                found = history.open_attempts(
+                    run.command, run.limit_bytes, lambda run_id: alive.is_alive(target, run_id)
+                )
+            return {
+                "open": [asdict(attempt) for attempt in found],
+                "seen": [asdict(observation) for observation in history.observations(run)],
+                "run": history.run_started(run),
+            }
 
-        written = self._write(write, required=self._required)
-        if written is None:
+        started = self._access(start, required=self._required)
+        if started is None:
             return ()
-        self._run_id = written["run"]
+        self._run_id = started["run"]
+        self.seen = tuple(Observation(**observation) for observation in started["seen"])
+        if isinstance(target, Path):
+            self._hold(target, started["run"])
+        return tuple(OpenAttempt(**attempt) for attempt in started["open"])
+
+    def _hold(self, path: Path, run_id: int) -> None:
         try:
-            alive.hold(path, written["run"])
+            alive.hold(path, run_id)
         except OSError as error:
             self._warn(
                 f"no lock can be held beside the history {path} ({error.strerror}): another oomproof may take"
                 " an attempt of this one for dead"
             )
-        return tuple(OpenAttempt(**attempt) for attempt in written["open"])
 
     def found_open(self, ends: Mapping[int, Outcome]) -> None:
         """The ends of open attempts by their id, to be written down with the start of the next attempt."""
@@ -86,7 +112,7 @@ class Record:
         if run_id is None:
             return None
         self._found = {}
-        attempt_id: int | None = self._write(
+        attempt_id: int | None = self._access(
             lambda history: history.attempt_started(run_id, attempt, budget_bytes, found)
         )
         return attempt_id
@@ -96,47 +122,102 @@ class Record:
 
         Should all die before the attempt has ended, its end is known not to be for lack of memory.
         """
-        path = self._path
-        if path is not None and attempt_id is not None:
+        target = self._target
+        if target is not None and attempt_id is not None:
             _leave_to_child(
-                lambda: _write_to(
-                    path, lambda history: history.told_to_end(attempt_id, signal), replace_any=False
+                lambda: _access_to(
+                    target, lambda history: history.told_to_end(attempt_id, signal), replace_any=False
                 )
             )
 
     def attempt_ended(self, attempt_id: int | None, outcome: Outcome) -> None:
         """Write down the end of an attempt of `attempt_started`."""
         if attempt_id is not None:
-            self._write(lambda history: history.attempt_ended(attempt_id, outcome))
+            self._access(lambda history: history.attempt_ended(attempt_id, outcome))
 
-    def _write(self, write: Write, *, required: bool = False) -> Any:
-        path = self._path
-        if path is None:
+    def _access(self, access: Access, *, required: bool = False) -> Any:
+        target = self._target
+        if target is None:
             return None
-        answer = _in_child(lambda: _write_to(path, write, replace_any=not self._required))
+        answer = _in_child(lambda: _access_to(target, access, replace_any=not self._required))
         for notice in answer.get("notices", ()):
             self._warn(notice)
         if "error" in answer:
-            message = f"the history {path} cannot be used ({answer['error']})"
+            message = f"the history {printable_target(target)} cannot be used ({answer['error']})"
             if required:
                 raise HistoryError(f"{message}: {REMEDY}")
             self._warn(f"{message}, attempts are not remembered: {REMEDY}")
-            self._path = None
+            self._target = None
         return answer.get("value")
 
 
-def _write_to(path: Path, write: Write, *, replace_any: bool) -> dict[str, Any]:
-    """Runs in the child: one write, or the reason why not."""
-    import sqlite3  # noqa: PLC0415 - here so that only the child pays for it
+def learned(target: Path | str, run: Run) -> tuple[Observation, ...]:
+    """What runs like `run` teach, without writing a run down; nothing where there is no history yet.
 
+    Raises HistoryError when it cannot be read.
+    """
+    if isinstance(target, Path) and not target.exists():
+        return ()
+
+    def look(history: History) -> list[object]:
+        return [asdict(observation) for observation in history.observations(run)]
+
+    answer = _in_child(lambda: _access_to(target, look, replace_any=False))
+    if "error" in answer:
+        raise HistoryError(
+            f"the history {printable_target(target)} cannot be used ({answer['error']}): {REMEDY}"
+        )
+    return tuple(Observation(**observation) for observation in answer["value"])
+
+
+def _access_to(target: Path | str, access: Access, *, replace_any: bool) -> dict[str, Any]:
+    """Runs in the child: one access, or the reason why not."""
     notices: list[str] = []
+
+    def attempt() -> dict[str, Any]:
+        with _opened(target, notices.append, replace_any=replace_any) as history:
+            return {"value": access(history), "notices": notices}
+
     try:
-        with _open_or_replace(path, notices.append, replace_any=replace_any) as history:
-            return {"value": write(history), "notices": notices}
+        try:
+            return attempt()
+        except Exception as error:
+            # A damaged page shows only when it is read.
+            if not isinstance(target, Path) or not _is_damage(error):
+                raise
+            _set_aside(target, str(error), notices.append)
+            return attempt()
     except OSError as error:
-        return {"error": error.strerror, "notices": notices}
-    except (sqlite3.Error, HistoryError) as error:
+        return {"error": error.strerror or str(error), "notices": notices}
+    except HistoryError as error:
         return {"error": str(error), "notices": notices}
+    except Exception as error:
+        if _is_database_error(error):
+            return {"error": " ".join(str(error).split()), "notices": notices}
+        raise
+
+
+def _is_damage(error: Exception) -> bool:
+    import sqlite3  # noqa: PLC0415
+
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _is_database_error(error: Exception) -> bool:
+    """PEP 249: each driver has an exception ``Error`` above all of its own."""
+    return any(
+        base.__name__ == "Error" and base.__module__.split(".")[0] in ("sqlite3", "psycopg")
+        for base in type(error).__mro__
+    )
+
+
+def _opened(target: Path | str, warn: Callable[[str], None], *, replace_any: bool) -> History:
+    if not isinstance(target, Path) and is_server(target):
+        from oomproof.history.fleet import open_fleet  # noqa: PLC0415 - the driver is an extra
+
+        return open_fleet(target)
+    return _open_or_replace(Path(target), warn, replace_any=replace_any)
 
 
 def _open_or_replace(path: Path, warn: Callable[[str], None], *, replace_any: bool) -> History:
@@ -243,8 +324,6 @@ def _answer_and_exit(task: Callable[[], dict[str, Any]], writer: int) -> None:
         os.write(writer, json.dumps(task()).encode())
         status = 0
     except BaseException:  # noqa: BLE001 - a forked child must not run on into its parent's code
-        import traceback  # noqa: PLC0415 - few children need it
-
         traceback.print_exc()
     finally:
         os._exit(status)

@@ -1,69 +1,126 @@
-"""The history file: SQLite, in the state directory, safe for several oomproofs at once.
+"""The history: runs and their attempts, in SQLite in the state directory, safe for several oomproofs at once.
 
 An attempt is committed as started before its program exists, so that a death of the
 whole container leaves a started attempt without an end.
-Not covered: what to do when the file cannot be used, see `record`.
+Not covered: what to do when the file cannot be used, see `record`; the same on a server, see `fleet`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Self
+from typing import Any, Protocol, Self
 
 from oomproof.errors import HistoryError
-from oomproof.history.model import OpenAttempt, Outcome, Run
+from oomproof.history.lessons import TEACHING_COLUMNS, observations
+from oomproof.history.model import Observation, OpenAttempt, Outcome, Run
+from oomproof.history.schema import MIGRATIONS, SCHEMA_VERSION, statements
 
-SCHEMA_VERSION = 2
+__all__ = ["SCHEMA_VERSION", "Database", "History", "SqliteFile", "key_of"]
+
 BUSY_TIMEOUT_S = 5.0
 TOLD_TO_END = "stopped"
 """The verdict of an attempt that was asked to end, as long as it has not ended."""
+LEARNED_FROM = 256
+"""So many of the newest attempts of a key are read at a start."""
 
-_SCHEMA = """
-CREATE TABLE runs (
-    id INTEGER PRIMARY KEY,
-    started_at TEXT NOT NULL,
-    verb TEXT NOT NULL,
-    command TEXT NOT NULL,
-    host TEXT NOT NULL,
-    boot_id TEXT,
-    supervisor_pid INTEGER NOT NULL,
-    limit_bytes INTEGER,
-    planned_bytes INTEGER NOT NULL
-) STRICT;
-CREATE TABLE attempts (
-    id INTEGER PRIMARY KEY,
-    run_id INTEGER NOT NULL REFERENCES runs (id),
-    attempt INTEGER NOT NULL,
-    budget_bytes INTEGER NOT NULL,
-    started_at TEXT NOT NULL,
-    ended_at TEXT,
-    verdict TEXT,
-    confidence TEXT,
-    exit_code INTEGER,
-    signal INTEGER,
-    oom_kills INTEGER,
-    peak_bytes INTEGER,
-    duration_s REAL,
-    next_budget_bytes INTEGER,
-    evidence TEXT
-) STRICT;
-CREATE INDEX attempts_of_run ON attempts (run_id, attempt);
-"""
-_MIGRATIONS = (_SCHEMA, "ALTER TABLE attempts ADD COLUMN rate REAL;")
-"""From the empty file on, one for each version."""
+_RUN_COLUMNS = (
+    *("uid", "key", "verb", "command", "recipe", "templates", "tag", "machine", "host", "boot_id"),
+    *("started_at", "supervisor_pid", "limit_bytes", "planned_bytes"),
+)
+_ATTEMPT_COLUMNS = (
+    *("attempt", "budget_bytes", "started_at", "ended_at", "verdict", "confidence", "exit_code", "signal"),
+    *("oom_kills", "peak_bytes", "peak_of_cgroup", "duration_s", "next_budget_bytes", "evidence", "rate"),
+)
+
+Row = tuple[Any, ...]
+
+
+class Database(Protocol):
+    """What `History` needs of a database: each statement is committed when it returns."""
+
+    def execute(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
+        """The rows that it returns; ``?`` stands for a value."""
+        ...
+
+    def transaction(self) -> contextlib.AbstractContextManager[None]:
+        """All statements inside are committed together, and nobody else writes meanwhile."""
+        ...
+
+    def close(self) -> None:
+        """Release it."""
+        ...
+
+
+class SqliteFile:
+    """A `Database` in one file."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+        try:
+            # FULL: a started attempt must survive the power being cut, not only a kill.
+            self.execute("PRAGMA journal_mode = WAL")
+            self.execute("PRAGMA synchronous = FULL")
+            self._migrate()
+        except BaseException:
+            self.close()
+            raise
+
+    def execute(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
+        """See `Database.execute`."""
+        return self._connection.execute(statement, values).fetchall()
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """See `Database.transaction`."""
+        self.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self.execute("ROLLBACK")
+            raise
+        self.execute("COMMIT")
+
+    def close(self) -> None:
+        """See `Database.close`."""
+        self._connection.close()
+
+    def _migrate(self) -> None:
+        """Bring the file to SCHEMA_VERSION. Others may be doing the same at this moment."""
+        if self._version() < SCHEMA_VERSION:
+            with self.transaction():
+                for script in MIGRATIONS[self._version() :]:
+                    for statement in statements(script):
+                        self.execute(statement)
+                if self._version() < SCHEMA_VERSION:
+                    self.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        check_version(self._version())
+
+    def _version(self) -> int:
+        version: int = self.execute("PRAGMA user_version")[0][0]
+        return version
+
+
+def check_version(version: int) -> None:
+    """Raises HistoryError when this oomproof is too old for it."""
+    if version > SCHEMA_VERSION:
+        raise HistoryError(
+            f"a newer oomproof wrote it, schema {version}, and this one knows {SCHEMA_VERSION}"
+        )
 
 
 class History:
-    """An open history file. Every method commits before it returns; sqlite3.Error passes through."""
+    """An open history. Every method commits before it returns; errors of the database pass through."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     @classmethod
     def open(cls, path: Path) -> History:
@@ -73,20 +130,11 @@ class History:
         no OperationalError: the file is damaged), HistoryError when a newer oomproof wrote it.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
-        try:
-            # FULL: a started attempt must survive the power being cut, not only a kill.
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")
-            _migrate(connection)
-        except BaseException:
-            connection.close()
-            raise
-        return cls(connection)
+        return cls(SqliteFile(path))
 
     def close(self) -> None:
         """Release the file."""
-        self._connection.close()
+        self._database.close()
 
     def __enter__(self) -> Self:
         return self
@@ -94,13 +142,21 @@ class History:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    # -- writing --------------------------------------------------------------------------
+
     def run_started(self, run: Run) -> int:
         """Write down a run; returns its id."""
         return self._insert(
             "runs",
-            started_at=_now(),
+            uid=os.urandom(16).hex(),
+            key=key_of(run),
+            started_at=_iso(time.time()),
             verb=run.verb,
             command=json.dumps(run.command),
+            recipe=run.recipe,
+            templates=json.dumps(run.templates),
+            tag=run.tag,
+            machine=run.machine,
             host=os.uname().nodename,
             boot_id=_boot_id(),
             supervisor_pid=run.supervisor_pid,
@@ -116,50 +172,76 @@ class History:
         `found` are the ends of open attempts by their id. They are closed in the same transaction:
         what they taught is lost only together with the start that it was for.
         """
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
+        with self._database.transaction():
             for attempt_id, outcome in (found or {}).items():
-                self._end(attempt_id, outcome)
-            attempt_id = self._insert(
-                "attempts", run_id=run_id, attempt=attempt, budget_bytes=budget_bytes, started_at=_now()
+                self.attempt_ended(attempt_id, outcome)
+            started = _iso(time.time())
+            return self._insert(
+                "attempts", run_id=run_id, attempt=attempt, budget_bytes=budget_bytes, started_at=started
             )
-        except BaseException:
-            self._connection.execute("ROLLBACK")
-            raise
-        self._connection.execute("COMMIT")
-        return attempt_id
 
     def told_to_end(self, attempt_id: int, signal: int) -> None:
         """Write down that an attempt under way was asked to end: its death will be no OOM."""
-        self._connection.execute(
-            f"UPDATE attempts SET verdict = '{TOLD_TO_END}', signal = ? WHERE id = ? AND ended_at IS NULL",  # noqa: S608
-            (signal, attempt_id),
+        self._database.execute(
+            "UPDATE attempts SET verdict = ?, signal = ? WHERE id = ? AND ended_at IS NULL",
+            (TOLD_TO_END, signal, attempt_id),
         )
 
     def attempt_ended(self, attempt_id: int, outcome: Outcome) -> None:
         """Write down how it ended."""
-        self._end(attempt_id, outcome)
-
-    def _end(self, attempt_id: int, outcome: Outcome) -> None:
-        self._connection.execute(
-            "UPDATE attempts SET ended_at = ?, verdict = ?, confidence = ?, exit_code = ?, signal = ?,"
-            " oom_kills = ?, peak_bytes = ?, duration_s = ?, next_budget_bytes = ?, evidence = ?, rate = ?"
-            " WHERE id = ? AND ended_at IS NULL",
-            (
-                _now(),
-                outcome.verdict,
-                outcome.confidence,
-                outcome.exit_code,
-                outcome.signal,
-                outcome.oom_kills,
-                outcome.peak_bytes,
-                outcome.duration_s,
-                outcome.next_budget_bytes,
-                json.dumps(outcome.evidence),
-                outcome.rate,
-                attempt_id,
-            ),
+        ended: dict[str, object] = {
+            "ended_at": _iso(time.time()),
+            "verdict": outcome.verdict,
+            "confidence": outcome.confidence,
+            "exit_code": outcome.exit_code,
+            "signal": outcome.signal,
+            "oom_kills": outcome.oom_kills,
+            "peak_bytes": outcome.peak_bytes,
+            "peak_of_cgroup": int(outcome.peak_of_cgroup),
+            "duration_s": outcome.duration_s,
+            "next_budget_bytes": outcome.next_budget_bytes,
+            "evidence": json.dumps(outcome.evidence),
+            "rate": outcome.rate,
+        }
+        columns = ", ".join(f"{name} = ?" for name in ended)
+        self._database.execute(
+            f"UPDATE attempts SET {columns} WHERE id = ? AND ended_at IS NULL",  # noqa: S608 - names from this file
+            [*ended.values(), attempt_id],
         )
+
+    def forget(self, keys: Sequence[str]) -> int:
+        """Remove all runs of these keys, and their attempts; returns how many runs."""
+        marks = ", ".join("?" * len(keys))
+        return self._remove(f"key IN ({marks})", keys) if keys else 0
+
+    def forget_all(self) -> int:
+        """Remove everything; returns how many runs there were."""
+        return self._remove("id IS NOT NULL", ())
+
+    def forget_older_than(self, days: float) -> int:
+        """Remove runs that started so many days ago or earlier; returns how many."""
+        return self._remove("started_at < ?", (_iso(time.time() - timedelta(days=days).total_seconds()),))
+
+    def _remove(self, which: str, values: Sequence[object]) -> int:
+        with self._database.transaction():
+            self._database.execute(
+                f"DELETE FROM attempts WHERE run_id IN (SELECT id FROM runs WHERE {which})",  # noqa: S608
+                values,
+            )
+            return len(self._database.execute(f"DELETE FROM runs WHERE {which} RETURNING id", values))  # noqa: S608
+
+    def import_run(self, document: dict[str, Any]) -> bool:
+        """Take in a run of `export`; False when it is here already. Raises HistoryError when it is no run."""
+        run, attempts = _checked(document)
+        with self._database.transaction():
+            if self._database.execute("SELECT id FROM runs WHERE uid = ?", (run["uid"],)):
+                return False
+            run_id = self._insert("runs", **run)
+            for attempt in attempts:
+                self._insert("attempts", run_id=run_id, **attempt)
+        return True
+
+    # -- reading --------------------------------------------------------------------------
 
     def open_attempts(
         self, command: Sequence[str], limit_bytes: int | None, is_alive: Callable[[int], bool]
@@ -168,13 +250,13 @@ class History:
 
         `is_alive` tells of a run's id whether its oomproof still runs; those are left out.
         """
-        rows = self._connection.execute(
+        rows = self._database.execute(
             "SELECT attempts.id, attempts.attempt, attempts.started_at, attempts.budget_bytes, runs.boot_id,"
             " attempts.signal, runs.id FROM attempts JOIN runs ON runs.id = attempts.run_id"
-            " WHERE attempts.ended_at IS NULL AND runs.command = ? AND runs.limit_bytes IS ?"
+            " WHERE attempts.ended_at IS NULL AND runs.command = ? AND coalesce(runs.limit_bytes, -1) = ?"
             " ORDER BY attempts.id",
-            (json.dumps(command), limit_bytes),
-        ).fetchall()
+            (json.dumps(command), -1 if limit_bytes is None else limit_bytes),
+        )
         boot_id = _boot_id()
         return [
             OpenAttempt(
@@ -189,50 +271,89 @@ class History:
             if not is_alive(row[6])
         ]
 
+    def observations(self, run: Run | str) -> list[Observation]:
+        """What the finished attempts of runs like `run`, or of a key, teach; oldest first."""
+        key = run if isinstance(run, str) else key_of(run)
+        rows = self._database.execute(
+            f"SELECT {', '.join(TEACHING_COLUMNS)} FROM attempts"  # noqa: S608
+            " JOIN runs ON runs.id = attempts.run_id WHERE runs.key = ?"
+            f" ORDER BY attempts.id DESC LIMIT {LEARNED_FROM}",
+            (key,),
+        )
+        return observations([dict(zip(TEACHING_COLUMNS, row, strict=True)) for row in reversed(rows)])
+
     def attempts(self) -> list[dict[str, object]]:
         """All attempts with the facts of their run, oldest first."""
-        cursor = self._connection.execute(
-            "SELECT runs.verb, runs.command, runs.host, runs.limit_bytes, attempts.*"
-            " FROM attempts JOIN runs ON runs.id = attempts.run_id ORDER BY attempts.id"
+        names = ("verb", "command", "host", "limit_bytes", "id", "run_id", *_ATTEMPT_COLUMNS)
+        columns = [*(f"runs.{name}" for name in names[:4]), *(f"attempts.{name}" for name in names[4:])]
+        rows = self._database.execute(
+            f"SELECT {', '.join(columns)} FROM attempts"  # noqa: S608
+            " JOIN runs ON runs.id = attempts.run_id ORDER BY attempts.id"
         )
-        names = [column[0] for column in cursor.description]
-        return [dict(zip(names, row, strict=True)) for row in cursor]
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def export(self) -> Iterator[dict[str, Any]]:
+        """Every run with its attempts, oldest first, as JSON documents."""
+        runs = self._database.execute(f"SELECT id, {', '.join(_RUN_COLUMNS)} FROM runs ORDER BY id")  # noqa: S608
+        for run_id, *run in runs:
+            attempts = self._database.execute(
+                f"SELECT {', '.join(_ATTEMPT_COLUMNS)} FROM attempts WHERE run_id = ? ORDER BY id",  # noqa: S608
+                (run_id,),
+            )
+            yield {
+                **dict(zip(_RUN_COLUMNS, run, strict=True)),
+                "attempts": [dict(zip(_ATTEMPT_COLUMNS, attempt, strict=True)) for attempt in attempts],
+            }
 
     def _insert(self, table: str, **values: object) -> int:
         columns, marks = ", ".join(values), ", ".join("?" * len(values))
-        statement = f"INSERT INTO {table} ({columns}) VALUES ({marks})"  # noqa: S608 - names from this file
-        row_id = self._connection.execute(statement, _sql_values(values)).lastrowid
-        assert row_id is not None  # noqa: S101 - an INSERT that did not raise has one
-        return row_id
-
-
-def _sql_values(values: Mapping[str, object]) -> Sequence[object]:
-    return list(values.values())
-
-
-def _migrate(connection: sqlite3.Connection) -> None:
-    """Bring the file to SCHEMA_VERSION. Others may be doing the same at this moment."""
-    if _version(connection) < SCHEMA_VERSION:
-        connection.execute("BEGIN IMMEDIATE")
-        for script in _MIGRATIONS[_version(connection) :]:
-            for statement in filter(str.strip, script.split(";")):
-                connection.execute(statement)
-        if _version(connection) < SCHEMA_VERSION:
-            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        connection.execute("COMMIT")
-    if _version(connection) > SCHEMA_VERSION:
-        raise HistoryError(
-            f"a newer oomproof wrote it, schema {_version(connection)}, and this one knows {SCHEMA_VERSION}"
+        [[row_id]] = self._database.execute(
+            f"INSERT INTO {table} ({columns}) VALUES ({marks}) RETURNING id",  # noqa: S608 - names from this file
+            list(values.values()),
         )
+        return int(row_id)
 
 
-def _version(connection: sqlite3.Connection) -> int:
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    return version
+def key_of(run: Run) -> str:
+    """Runs with the same key teach each other: command, template, recipe, input tag, limit, machine."""
+    facts = [run.command, run.templates, run.recipe, run.tag, run.limit_bytes, run.machine]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
-def _now() -> str:
-    return datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="milliseconds")
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("uid", "verb", "command", "host", "started_at"), str),
+    **dict.fromkeys(("key", "recipe", "templates", "tag", "machine", "boot_id"), (str, type(None))),
+    **dict.fromkeys(("supervisor_pid", "planned_bytes", "attempt", "budget_bytes"), int),
+    **dict.fromkeys(("duration_s", "rate"), (int, float, type(None))),
+    **dict.fromkeys(("ended_at", "verdict", "confidence", "evidence"), (str, type(None))),
+}
+_OTHERS = (int, type(None))
+_MOST = (1 << 63) - 1
+
+
+def _checked(document: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    attempts = document.get("attempts")
+    if not isinstance(attempts, list) or not all(isinstance(attempt, dict) for attempt in attempts):
+        raise HistoryError("it has no list of attempts")
+    return _row(document, _RUN_COLUMNS), [_row(attempt, _ATTEMPT_COLUMNS) for attempt in attempts]
+
+
+def _row(document: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:
+    row = {name: document.get(name) for name in columns}
+    for name, value in row.items():
+        fits = isinstance(value, _TYPES.get(name, _OTHERS)) and not isinstance(value, bool)
+        if not fits or (isinstance(value, int) and abs(value) > _MOST):
+            raise HistoryError(f"its {name} is {value!r}")
+    for name in ("started_at", "ended_at"):
+        try:
+            datetime.fromisoformat(row.get(name) or "1970-01-01")
+        except ValueError:
+            raise HistoryError(f"its {name} is {row[name]!r}") from None
+    return row
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
 def _boot_id() -> str | None:

@@ -44,6 +44,7 @@ def outcome(attempt: Attempt) -> Outcome:
         next_budget_bytes=attempt.next_budget_bytes,
         evidence=judgement.evidence,
         rate=evidence.rate,
+        peak_of_cgroup=evidence.peak_of_cgroup,
     )
 
 

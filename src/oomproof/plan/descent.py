@@ -1,7 +1,7 @@
 """The next budget after an OOM kill: smaller by a stated rule, never below a floor.
 
-Not covered: whether a death was an OOM kill (`oomproof.launch.verdict`), and budgets
-learned over several runs.
+Not covered: whether a death was an OOM kill (`oomproof.launch.verdict`), and the rule that
+learns over several runs (`adaptive`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from enum import StrEnum
 
 from oomproof.errors import InvalidPolicy
 from oomproof.limits.margin import default_margin_floor
+from oomproof.plan.adaptive import FLOOR_DIVISOR
 from oomproof.plan.model import Plan
-
-FLOOR_DIVISOR = 4
-"""No budget below this part of the first one: a program that dies there has another problem."""
 
 _WHOLE = 1_000_000
 _POLICY = re.compile(r"(?P<rule>[a-z]+):(?P<whole>\d{1,6})(?:\.(?P<part>\d{1,4}))?%", re.ASCII)
@@ -28,26 +26,34 @@ class Rule(StrEnum):
     """The budget becomes (100 - P) % of what it was."""
     MARGIN = "margin"
     """The margin becomes (100 + P) % of what it was."""
+    ADAPTIVE = "adaptive"
+    """`oomproof.plan.adaptive`: the only one that learns from run to run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """``shrink:10%`` or ``margin:50%``, parsed."""
+    """``adaptive``, ``shrink:10%`` or ``margin:50%``, parsed."""
 
     rule: Rule
-    millionths: int
-    """P as parts of a million: 100000 for 10 %."""
+    millionths: int = 0
+    """P as parts of a million: 100000 for 10 %; ``adaptive`` has none."""
 
     def __str__(self) -> str:
+        if self.rule is Rule.ADAPTIVE:
+            return self.rule.value
         return f"{self.rule.value}:{self.millionths / 10_000:g}%"
 
 
 def parse_policy(text: str) -> Policy:
-    """Turn ``"shrink:10%"`` or ``"margin:50%"`` into a Policy; raises InvalidPolicy."""
+    """Turn ``"adaptive"``, ``"shrink:10%"`` or ``"margin:50%"`` into a Policy; raises InvalidPolicy."""
+    if text.strip() == Rule.ADAPTIVE.value:
+        return Policy(Rule.ADAPTIVE)
     match = _POLICY.fullmatch(text.strip())
-    rules = [rule.value for rule in Rule]
+    rules = [Rule.SHRINK.value, Rule.MARGIN.value]
     if match is None or match["rule"] not in rules:
-        raise InvalidPolicy(f"{text!r} is not a policy: write shrink:P% or margin:P%, for example shrink:10%")
+        raise InvalidPolicy(
+            f"{text!r} is not a policy: write adaptive, shrink:P% or margin:P%, for example shrink:10%"
+        )
     millionths = int(match["whole"] + (match["part"] or "").ljust(4, "0"))
     policy = Policy(Rule(match["rule"]), millionths)
     if not millionths or (policy.rule is Rule.SHRINK and millionths >= _WHOLE):
@@ -61,7 +67,7 @@ def next_budget(policy: Policy, plan: Plan, budget_bytes: int, floor_bytes: int 
     """The budget to try after `budget_bytes` was too much; None when none is left above the floor.
 
     Rounded down to the byte, and always smaller than `budget_bytes`. `floor_bytes` replaces
-    the default floor, a quarter of the plan's budget.
+    the default floor, a quarter of the plan's budget. For the rules that forget, not for ``adaptive``.
     """
     if policy.rule is Rule.SHRINK:
         smaller = budget_bytes * (_WHOLE - policy.millionths) // _WHOLE

@@ -302,16 +302,3 @@ def test_the_pid_that_is_written_down_is_the_supervisors(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         assert connection.execute("SELECT supervisor_pid FROM runs").fetchall() == [(os.getpid(),)]
     connection.close()
-
-
-def test_a_file_of_an_older_oomproof_is_brought_up_to_date(path: Path) -> None:
-    with History.open(path) as history:
-        history.attempt_started(history.run_started(RUN), 1, 5)
-    with sqlite3.connect(path) as connection:
-        connection.execute("ALTER TABLE attempts DROP COLUMN rate")
-        connection.execute("PRAGMA user_version = 1")
-    connection.close()
-    with History.open(path) as history:
-        history.attempt_ended(1, replace(KILLED, rate=12.5))
-    [attempt] = attempts_in(path)
-    assert (attempt["budget_bytes"], attempt["rate"]) == (5, 12.5)

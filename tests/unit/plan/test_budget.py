@@ -8,7 +8,7 @@ from oomproof.errors import PlanError, UsageError
 from oomproof.limits.margin import default_margin_floor
 from oomproof.limits.model import LimitReport, Status
 from oomproof.plan.budget import plan_budget
-from oomproof.plan.model import Plan, PlanRequest
+from oomproof.plan.model import LearnedOverhead, Plan, PlanRequest, ProgramOverhead, Term
 from oomproof.probe.model import ProbeResult, StopReason
 from oomproof.units import GIB, MIB
 
@@ -110,6 +110,78 @@ def test_cap_takes_off_the_rest() -> None:
     assert "cap" in terms(plan)
 
 
+def test_each_wish_is_a_term_of_its_own() -> None:
+    request = PlanRequest(
+        share_millionths=500_000,
+        threads=16,
+        pinned_bytes=512 * MIB,
+        program=ProgramOverhead(
+            (Term("code_cache", 240 * MIB, "recipe jvm"),), thread_bytes=MIB, mapped_bytes=GIB
+        ),
+        margin_floor_bytes=0,
+    )
+    assert terms(plan_budget(limits(10 * GIB), probe(10 * GIB, 10 * MIB), request)) == {
+        "available": 10 * GIB,
+        "share": -5 * GIB,
+        "kernel_overhead": -10 * MIB,
+        "pinned_page_tables": -2 * MIB,
+        "mapped_page_tables": -2 * MIB,
+        "thread_stacks": -16 * MIB,
+        "code_cache": -240 * MIB,
+    }
+
+
+def test_the_smallest_margin_is_topped_up_to_not_added() -> None:
+    request = PlanRequest(threads=4, program=ProgramOverhead(thread_bytes=MIB), margin_floor_bytes=10 * MIB)
+    assert terms(plan_budget(limits(GIB), probe(GIB), request))["margin_floor"] == -6 * MIB
+
+
+def test_what_attempts_have_shown_replaces_the_guess() -> None:
+    guessed = plan_budget(limits(10 * GIB))
+    learned = plan_budget(limits(10 * GIB), request=PlanRequest(learned=LearnedOverhead(100 * MIB, 3)))
+    assert terms(learned)["program_overhead"] == -100 * MIB
+    assert "3 attempts" in next(term.source for term in learned.terms if term.name == "program_overhead")
+    assert guessed.budget_bytes < learned.budget_bytes < 10 * GIB - 100 * MIB
+
+
+def test_what_attempts_have_shown_counts_what_is_known_already_once() -> None:
+    request = PlanRequest(learned=LearnedOverhead(100 * MIB, 3), threads=320)
+    assert terms(plan_budget(limits(10 * GIB), probe(10 * GIB, 30 * MIB), request)) | {"rounding": 0} == {
+        "available": 10 * GIB,
+        "kernel_overhead": -30 * MIB,
+        "thread_stacks": -80 * MIB,
+        "margin_floor": 110 * MIB - (100 * MIB + 10 * GIB // 100),
+        "rounding": 0,
+    }
+
+
+def test_a_budget_is_rounded_down_to_a_step() -> None:
+    request = PlanRequest(steps=(512 * MIB, GIB, 2 * GIB), margin_floor_bytes=MIB)
+    assert plan_budget(limits(2 * GIB), request=request).budget_bytes == GIB
+    assert "steps" in terms(plan_budget(limits(2 * GIB), request=request))
+
+
+def test_steps_that_are_all_too_large_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"--steps: the smallest, 2\.00 GiB, cannot be had"):
+        plan_budget(limits(GIB), request=PlanRequest(steps=(2 * GIB, 3 * GIB)))
+
+
+def test_a_budget_that_is_no_step_is_refused() -> None:
+    with pytest.raises(UsageError, match="none of --steps"):
+        plan_budget(limits(4 * GIB), request=PlanRequest(steps=(2 * GIB,), budget_bytes=GIB))
+
+
+def test_more_pinned_memory_than_budget_is_refused() -> None:
+    with pytest.raises(UsageError, match="--pinned"):
+        plan_budget(limits(GIB), request=PlanRequest(pinned_bytes=GIB))
+
+
+def test_more_pinned_memory_than_may_be_locked_is_said() -> None:
+    report = replace(limits(GIB), pinned_limit_bytes=8 * MIB)
+    plan = plan_budget(report, request=PlanRequest(pinned_bytes=9 * MIB))
+    assert any("RLIMIT_MEMLOCK" in notice for notice in plan.notices)
+
+
 def test_budget_is_rounded_down_to_whole_mib() -> None:
     plan = plan_budget(limits(GIB + 12345), request=PlanRequest(margin_floor_bytes=0))
     assert terms(plan) == {"available": GIB + 12345, "rounding": -12345}
@@ -159,6 +231,42 @@ def test_terms_always_add_up_and_never_promise_more_than_anyone_allows(
     assert plan.budget_bytes <= min(ceiling for ceiling in ceilings if ceiling is not None)
     assert plan.as_json()["budget_bytes"] == plan.budget_bytes
     assert plan.probed == (result is not None)
+
+
+SMALL = st.integers(0, 1 << 33)
+WISHES = st.builds(
+    PlanRequest,
+    cap_bytes=st.none() | SIZES,
+    margin_floor_bytes=st.none() | SMALL,
+    steps=st.lists(st.integers(1, 1 << 45), max_size=4).map(lambda sizes: tuple(sorted(sizes))),
+    share_millionths=st.none() | st.integers(1, 1_000_000),
+    threads=st.integers(0, 10_000),
+    pinned_bytes=SMALL,
+    program=st.builds(
+        ProgramOverhead,
+        parts=st.lists(st.builds(Term, st.just("driver"), SMALL, st.just("recipe")), max_size=2).map(tuple),
+        mapped_bytes=SMALL,
+    ),
+    learned=st.none() | st.builds(LearnedOverhead, SMALL, st.integers(1, 10)),
+)
+
+
+@given(SIZES, st.none() | SIZES, st.none() | st.builds(probe, SIZES, SMALL), WISHES)
+def test_terms_add_up_whatever_is_wished(
+    available: int, host: int | None, result: ProbeResult | None, wishes: PlanRequest
+) -> None:
+    try:
+        plan = plan_budget(limits(available, host_available=host), result, wishes)
+    except (PlanError, UsageError):
+        return
+    assert sum(term.bytes for term in plan.terms) == plan.budget_bytes > 0
+    assert all(term.bytes < 0 for term in plan.terms[1:])
+    assert plan.budget_bytes <= (wishes.cap_bytes if wishes.cap_bytes is not None else available)
+    assert not wishes.steps or plan.budget_bytes in wishes.steps
+    share = wishes.share_millionths or 1_000_000
+    assert plan.allowed_bytes <= available * share // 1_000_000
+    if wishes.learned is not None:
+        assert plan.margin_bytes >= wishes.learned.bytes
 
 
 @given(SIZES, SIZES)

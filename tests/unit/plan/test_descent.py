@@ -84,6 +84,6 @@ def test_policies_that_make_no_sense_are_refused(text: str) -> None:
     assert caught.value.exit_code == 2
 
 
-@pytest.mark.parametrize("text", ["shrink:10%", "margin:50%", "shrink:2.5%"])
+@pytest.mark.parametrize("text", ["adaptive", "shrink:10%", "margin:50%", "shrink:2.5%"])
 def test_a_policy_prints_as_it_was_written(text: str) -> None:
     assert str(parse_policy(text)) == text
