@@ -204,7 +204,7 @@ def _prepare(command: Sequence[str], settings: Mapping[str, Any]) -> Starts | No
 
 
 def _policy(settings: dict[str, Any]) -> RunPolicy:
-    codes, patterns = settings["oom_codes"], settings["oom_pattern"]
+    words = OwnWords(settings["oom_codes"], settings["oom_pattern"], settings["oom_sigbus"])
     return RunPolicy(
         retries=settings["retries"],
         limit_bytes=settings["limit"],
@@ -220,7 +220,7 @@ def _policy(settings: dict[str, Any]) -> RunPolicy:
             stop_on_kill_inside=settings["stop_on_kill"],
             oom_score_adj=settings["oom_score_adj"],
             signal_map=settings["signal_map"],
-            own_words=OwnWords(codes, patterns) if codes or patterns else None,
+            own_words=words if words != OwnWords() else None,
             sidecar=_sidecar(settings),
         ),
     )

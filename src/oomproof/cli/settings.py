@@ -269,6 +269,12 @@ LAUNCHING: tuple[Setting, ...] = (
         "regular expression on its stderr that says so, for example 'CUDA out of memory|bad_alloc'",
         "REGEX",
     ),
+    Setting(
+        "oom_sigbus",
+        config.parse_switch,
+        False,
+        "SIGBUS while a tmpfs such as /dev/shm is full is a lack of memory (off by default)",
+    ),
 )
 """Settings of every launching verb, beside whether to probe."""
 

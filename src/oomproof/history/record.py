@@ -12,7 +12,6 @@ import os
 import select
 import signal
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -324,6 +323,8 @@ def _answer_and_exit(task: Callable[[], dict[str, Any]], writer: int) -> None:
         os.write(writer, json.dumps(task()).encode())
         status = 0
     except BaseException:  # noqa: BLE001 - a forked child must not run on into its parent's code
+        import traceback  # noqa: PLC0415 - few children need it
+
         traceback.print_exc()
     finally:
         os._exit(status)

@@ -11,15 +11,16 @@ import contextlib
 import functools
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from oomproof.errors import LeafUnavailable, OomproofError
+from oomproof.launch.attempt_leaf import attempt_leaf
 from oomproof.launch.benchmark import End, end_of
 from oomproof.launch.beside import Beside
 from oomproof.launch.deciding import Next, decide, is_lack
 from oomproof.launch.events import EventWriter
-from oomproof.launch.guardian import Guardian, guard
+from oomproof.launch.guardian import Guardian
 from oomproof.launch.leftovers import wait_for_memory
 from oomproof.launch.model import (
     Attempt,
@@ -37,7 +38,7 @@ from oomproof.launch.spawn import failure_to_error
 from oomproof.launch.supervisor import supervise
 from oomproof.launch.telling import Recorder, describe, event_fields, hook_environment, outcome
 from oomproof.launch.verdict import judge
-from oomproof.leaf import Leaf, make_leaf
+from oomproof.leaf import Leaf
 from oomproof.template import child_environment, expand_command
 
 __all__ = ["OOM_EXIT_STATUS", "Attempt", "Recorder", "RunPolicy", "RunResult", "describe", "run_attempts"]
@@ -192,7 +193,8 @@ class _Run:
         """One attempt from leaf to record."""
         number = len(self.attempts) + 1
         start = self._prepared(number, budget_bytes)
-        with self._leaf() as (leaf, guardian):
+        with contextlib.ExitStack() as stack:
+            leaf, guardian = self._enter_leaf(stack)
             attempt_id = self._started(number, budget_bytes, leaf)
             told = functools.partial(self._told_to_end, attempt_id)
             evidence = self._supervise(start, signals, told_to_end=told, leaf=leaf, guardian=guardian)
@@ -244,6 +246,7 @@ class _Run:
                 guardian=guardian,
                 policy=policy,
                 told_to_end=told_to_end,
+                say=self.say,
                 beside=beside,
             )
         if leaf is not None:
@@ -283,47 +286,17 @@ class _Run:
                 f"warning: the command to run after an OOM failed: {'; '.join(judge(evidence).evidence)}"
             )
 
-    @contextlib.contextmanager
-    def _leaf(self) -> Iterator[tuple[Leaf | None, Guardian | None]]:
-        """A fresh leaf for one attempt and its guardian; the leaf is removed afterwards.
-
-        None where none can be made, and no guardian for PID 1, whose death ends all anyway.
-        """
-        leaf, guardian = self._make_leaf(), None
-        try:
-            if leaf is not None:
-                # From here on somebody outlives us who removes it; before, the next `make_leaf` sweeps it up.
-                guardian = guard(leaf)
-                if self.policy.limit_bytes is not None:
-                    self._limit(leaf, self.policy.limit_bytes)
-            yield leaf, guardian
-        finally:
-            if leaf is not None:
-                self._remove(leaf)
-            if guardian is not None:
-                guardian.dismiss()
-
-    def _limit(self, leaf: Leaf, limit_bytes: int) -> None:
-        try:
-            leaf.set_limit(limit_bytes)
-        except OSError as error:
-            raise LeafUnavailable(
-                f"the kernel refuses a limit of {limit_bytes} bytes for {leaf.directory}"
-                f" ({error.strerror}); give another --limit"
-            ) from error
-
-    def _make_leaf(self) -> Leaf | None:
+    def _enter_leaf(self, stack: contextlib.ExitStack) -> tuple[Leaf | None, Guardian | None]:
+        """A leaf for one attempt and its guardian, until `stack` ends; None where none can be made."""
         if not self.use_leaf:
-            return None
+            return None, None
         try:
-            return make_leaf("run")
+            return stack.enter_context(attempt_leaf(self.policy.limit_bytes, self.say))
         except LeafUnavailable as error:
             if self.policy.limit_bytes is not None:
-                raise LeafUnavailable(
-                    f"--limit needs a cgroup to put it on: {error}, or leave --limit out"
-                ) from error
+                raise
             self._without_leaf(str(error))
-            return None
+            return None, None
 
     def _without_leaf(self, why: str) -> None:
         """Said once: the reason does not change between attempts."""
@@ -340,12 +313,6 @@ class _Run:
             return False
         self._without_leaf(f"entering it failed: {os.strerror(failure.errno)}")
         return True
-
-    def _remove(self, leaf: Leaf) -> None:
-        try:
-            leaf.remove()
-        except (OomproofError, OSError) as error:
-            self.say(f"warning: {error}")
 
     # -- telling --------------------------------------------------------------------------
 

@@ -14,6 +14,8 @@ from oomproof.launch.model import Kills, Scope
 from oomproof.leaf import Leaf, MemoryEvents, MemoryFiles, own_files
 from oomproof.leaf.model import read_fields
 
+PRESSURE = Path("/proc/pressure/memory")
+
 _VMSTAT = Path("/proc/vmstat")
 """Its ``oom_kill`` counts every OOM kill on this kernel (Linux 4.13)."""
 
@@ -24,8 +26,20 @@ _CHARGE_BATCH_BYTES = 64 * 4096
 class Counters(Protocol):
     """A counter read at the start of an attempt (by making the object) and at its end."""
 
+    look_every_s: float | None
+    """How often to look where the kernel does not notify; None: never."""
+
+    @property
+    def directory(self) -> Path:
+        """The cgroup that is counted in."""
+        ...
+
     def kills_so_far(self) -> int:
-        """Kills since the start that are certainly of the attempt."""
+        """Kills since the start."""
+        ...
+
+    def are_ours(self) -> bool:
+        """Whether they are the attempt's, as surely as to end it for them."""
         ...
 
     def watch(self) -> tuple[int, int] | None:
@@ -36,8 +50,8 @@ class Counters(Protocol):
         """As `Leaf.acknowledge`."""
         ...
 
-    def finish(self) -> Kills:
-        """The difference."""
+    def finish(self) -> Kills | None:
+        """The difference; None when the counter can be read no more."""
         ...
 
 
@@ -62,16 +76,29 @@ def counters_for(leaf: Leaf | None) -> Counters | None:
 class LeafCounters:
     """Of a leaf that holds the attempt alone."""
 
+    look_every_s: float | None = None
+
     def __init__(self, leaf: Leaf) -> None:
         self._leaf = leaf
         self._before = leaf.events()
+        self._seen = 0
 
     def kills_so_far(self) -> int:
         """See `Counters`."""
         try:
-            return (self._leaf.events().oom_kill or 0) - (self._before.oom_kill or 0)
+            self._seen = (self._leaf.events().oom_kill or 0) - (self._before.oom_kill or 0)
         except OSError:
-            return 0  # somebody removes the leaf under our feet: the end will tell
+            pass  # somebody removed the leaf under our feet: what was seen before still holds
+        return self._seen
+
+    @property
+    def directory(self) -> Path:
+        """See `Counters`."""
+        return self._leaf.directory
+
+    def are_ours(self) -> bool:
+        """See `Counters`."""
+        return True
 
     def watch(self) -> tuple[int, int] | None:
         """See `Counters`."""
@@ -84,14 +111,19 @@ class LeafCounters:
         """See `Counters`."""
         self._leaf.acknowledge(fd)
 
-    def finish(self) -> Kills:
+    def finish(self) -> Kills | None:
         """See `Counters`."""
-        after = self._leaf.events()
-        limit = self._leaf.limit_bytes()
+        before = self._before.oom_kill or 0
+        try:
+            after, limit = self._leaf.events(), self._leaf.limit_bytes()
+        except OSError:
+            # The empty leaf was removed by somebody: no word about kills that we did not see.
+            seen = Kills(Scope.LEAF, str(self._leaf.events_path), before, before + self._seen, alone=True)
+            return seen if self._seen else None
         return Kills(
             scope=Scope.LEAF,
             source=str(self._leaf.events_path),
-            before=self._before.oom_kill or 0,
+            before=before,
             after=after.oom_kill or 0,
             own_limit_reached=self._own_limit_reached(after, limit),
             limit_bytes=limit,
@@ -112,23 +144,52 @@ class LeafCounters:
 class OwnCounters:
     """Of the cgroup that oomproof itself runs in, which others may share."""
 
+    look_every_s: float | None = 0.9
+    """v1 notifies only who may write to the cgroup, and there it is read-only as a rule."""
+
     def __init__(self, own: MemoryFiles) -> None:
         self._own = own
         self._before = self._count()
+        self._ooms = self._ooms_so_far()
         self._alone = True
         self._look_around()
 
+    @property
+    def directory(self) -> Path:
+        """See `Counters`."""
+        return self._own.directory
+
     def kills_so_far(self) -> int:
-        """See `Counters`: a victim that came and went may have been anybody's, so no kill is a reason
-        to end a program that runs."""
-        return 0
+        """See `Counters`."""
+        try:
+            return self._count() - self._before
+        except OSError:
+            return 0  # cgroupfs was unmounted: the end will tell
+
+    def are_ours(self) -> bool:
+        """See `Counters`. Only in a container of our own: elsewhere a victim may have come and gone
+        between two looks, and no program shall be ended for a stranger."""
+        self._look_around()
+        return self._alone and os.getpid() == 1
 
     def watch(self) -> tuple[int, int] | None:
-        """See `Counters`: there is nothing to act on."""
-        return None
+        """See `Counters`."""
+        try:
+            return self._own.watch()
+        except OSError:
+            return None
 
     def acknowledge(self, fd: int) -> None:
-        """See `Counters`."""
+        """See `Counters`. The kernel tells before it kills: now the victim can still be seen."""
+        self._own.acknowledge(fd)
+        ooms = self._ooms_so_far()
+        if ooms is None or ooms != self._ooms:
+            self._ooms = ooms
+            self._look_around()
+
+    def _ooms_so_far(self) -> int | None:
+        """Others than OOMs are notified as well on v2; on v1 nothing else is."""
+        return read_fields(self._own.events_path).get("oom")
 
     def finish(self) -> Kills:
         """See `Counters`."""
@@ -157,14 +218,21 @@ class OwnCounters:
 
 
 class HostCounters:
-    """Of the whole kernel."""
+    """Of the whole kernel. Others' kills are no reason to act, so none is looked for meanwhile."""
+
+    look_every_s: float | None = None
+    directory: Path = Path("/")
 
     def __init__(self) -> None:
         self._before = self._count()
 
     def kills_so_far(self) -> int:
-        """See `Counters`: others' kills are no reason to act, so none is reported meanwhile."""
+        """See `Counters`."""
         return 0
+
+    def are_ours(self) -> bool:
+        """See `Counters`."""
+        return False
 
     def watch(self) -> tuple[int, int] | None:
         """See `Counters`."""
@@ -179,3 +247,24 @@ class HostCounters:
 
     def _count(self) -> int:
         return read_fields(_VMSTAT)["oom_kill"]
+
+
+def peak_of(leaf: Leaf | None) -> int | None:
+    """The highest usage of a leaf; None without one, and where the kernel keeps none."""
+    try:
+        return leaf.peak_bytes() if leaf is not None else None
+    except OSError:
+        return None  # somebody removed the empty leaf
+
+
+def host_pressure_percent(file: Path = PRESSURE) -> float | None:
+    """Share of the last ten seconds in which at least one task of the host waited for memory.
+
+    None where the kernel does not tell (before 4.20, or booted with psi=0).
+    """
+    try:
+        words = file.read_text().split()
+    except OSError:
+        return None
+    # some avg10=0.00 avg60=0.00 avg300=0.00 total=0
+    return float(words[1].partition("=")[2])

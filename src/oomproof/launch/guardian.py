@@ -14,6 +14,7 @@ import contextlib
 import gc
 import os
 import signal
+import stat
 import time
 from pathlib import Path
 from typing import NoReturn
@@ -26,6 +27,8 @@ MARK_VARIABLE = "OOMPROOF_MARK"
 
 _DONE = b"x"
 _ROUNDS, _PAUSE_S = 50, 0.01
+_REMOVALS = 60
+"""Each of them tries for seconds."""
 
 
 class Guardian:
@@ -81,32 +84,61 @@ def _guard(pipe: int, leaf: Leaf | None, mark: str) -> NoReturn:
         os.setsid()
         os.chdir("/")
         # Pipes to other programs must not stay open because of us.
-        _close_all_but(pipe)
+        _close_all_but({pipe, 2} if _nobody_waits_for_the_end_of(2) else {pipe})
         if os.read(pipe, 1) == b"":
             _end_everything(leaf, mark)
     finally:
         os._exit(0)
 
 
-def _close_all_but(keep: int) -> None:
+def _close_all_but(kept: set[int]) -> None:
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208  names are all that is wanted
-        if int(name) != keep:
+        if int(name) not in kept:
             with contextlib.suppress(OSError):  # the descriptor of the listing itself
                 os.close(int(name))
 
 
+def _nobody_waits_for_the_end_of(fd: int) -> bool:
+    """Whether it is a file or a terminal, and no pipe whose reader would wait for us."""
+    try:
+        mode = os.fstat(fd).st_mode
+    except OSError:
+        return False
+    return stat.S_ISREG(mode) or stat.S_ISCHR(mode)
+
+
 def _end_everything(leaf: Leaf | None, mark: str) -> None:
     if leaf is not None:
-        leaf.remove()
+        _remove(leaf)
         return
     for _ in range(_ROUNDS):
         marked = marked_processes(mark)
         if not marked:
             return
         for pid in marked:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # ended, or setuid
                 os.kill(pid, signal.SIGKILL)
         time.sleep(_PAUSE_S)
+
+
+def _remove(leaf: Leaf) -> None:
+    """For as long as it takes: a process that hangs in the kernel dies when that lets go of it."""
+    for attempt in range(_REMOVALS):
+        try:
+            leaf.remove()
+        except (OomproofError, OSError) as error:
+            if attempt == 0:
+                _complain(f"oomproof was killed, and its guardian could not clean up yet: {error}")
+            time.sleep(1.0)
+        else:
+            return
+
+
+def _complain(message: str) -> None:
+    with contextlib.suppress(
+        OSError
+    ):  # a pipe that was given up, a disk that is full: nobody is left to tell
+        os.write(2, f"oomproof: warning: {message}\n".encode())
 
 
 def marked_processes(mark: str) -> list[int]:

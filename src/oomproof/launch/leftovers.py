@@ -1,4 +1,4 @@
-"""What an attempt leaves behind although its processes are gone, and others' marks on its cgroup.
+"""What an attempt leaves behind although its processes are gone: memory, files, others' marks on its cgroup.
 
 Files in ``/dev/shm`` outlive their makers and keep their memory. Not covered: processes,
 which `oomproof.launch.supervisor` ends.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from oomproof.leaf import Leaf
 from oomproof.units import format_size
 
+MOUNTS = Path("/proc/self/mounts")
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  looked at, not written to
 _MOST_NAMES = 5
 _MEMORY_BACK_TIMEOUT_S = 2.0
@@ -52,13 +54,38 @@ class SharedMemory:
         return held
 
 
-def userspace_killer(cgroup: Path) -> str | None:
-    """A sentence when systemd-oomd says in the attributes of `cgroup` that it killed there."""
-    try:
-        count = int(os.getxattr(cgroup, "user.oomd_kill"))
-    except (OSError, ValueError):
-        return None  # no such attribute: nobody did
-    return f"systemd-oomd killed {count} process(es): attribute user.oomd_kill of {cgroup}" if count else None
+def userspace_killer(cgroups: Iterable[Path]) -> str | None:
+    """A sentence when systemd-oomd says in the attributes of one of `cgroups` that it killed there.
+
+    It counts its decisions before it kills (``user.oomd_ooms``) and the processes after that
+    (``user.oomd_kill``), maybe later than we look: systemd's src/oom/oomd-util.c.
+    """
+    for cgroup in cgroups:
+        for attribute in ("user.oomd_ooms", "user.oomd_kill"):
+            try:
+                count = int(os.getxattr(cgroup, attribute))
+            except (OSError, ValueError):
+                continue  # no such attribute, or none in this file system: nobody did
+            if count:
+                return f"systemd-oomd killed here: attribute {attribute} of {cgroup} is {count}"
+    return None
+
+
+def full_tmpfs(mounts: Path = MOUNTS) -> tuple[str, ...]:
+    """Where a tmpfs is mounted in which nothing can grow any more."""
+    full = []
+    for line in mounts.read_text(errors="surrogateescape").splitlines():
+        _, directory, kind, options, *_ = line.split(" ")
+        if kind != "tmpfs" or "ro" in options.split(","):
+            continue
+        directory = directory.encode("latin-1", "surrogateescape").decode("unicode_escape")
+        try:
+            state = os.statvfs(directory)
+        except OSError:
+            continue  # hidden under another mount, or not ours to look at
+        if state.f_blocks and not state.f_bfree:
+            full.append(directory)
+    return tuple(full)
 
 
 def wait_for_memory(leaf: Leaf) -> int:
@@ -67,11 +94,14 @@ def wait_for_memory(leaf: Leaf) -> int:
     Page cache and tmpfs files stay charged; the kernel gives the first back when others need it.
     """
     deadline = time.monotonic() + _MEMORY_BACK_TIMEOUT_S
-    usage = leaf.usage_bytes()
-    while time.monotonic() < deadline:
-        time.sleep(0.002)
-        now = leaf.usage_bytes()
-        if now >= usage:
-            return now
-        usage = now
+    try:
+        usage = leaf.usage_bytes()
+        while time.monotonic() < deadline:
+            time.sleep(0.002)
+            now = leaf.usage_bytes()
+            if now >= usage:
+                return now
+            usage = now
+    except OSError:
+        return 0  # somebody removed the empty leaf
     return usage

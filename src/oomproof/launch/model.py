@@ -234,6 +234,8 @@ class Evidence:
     """Our pids are those of the kernel log (this is the host's pid namespace)."""
     userspace_killer: str | None = None
     """One sentence about a userspace OOM killer's own mark on the cgroup."""
+    host_pressure_percent: float | None = None
+    """Share of the last ten seconds in which somebody on the host waited for memory; None: not read."""
     in_process: tuple[tuple[str, Confidence], ...] = ()
     """What the rules that were asked for found: sentence and confidence."""
     foreground: bool = False
@@ -297,6 +299,8 @@ class OwnWords:
     """For example 3 of a JVM with ExitOnOutOfMemoryError, 134 of Node."""
     patterns: tuple[str, ...] = ()
     """Regular expressions on stderr, for example ``CUDA out of memory``, ``std::bad_alloc``."""
+    full_tmpfs: bool = False
+    """SIGBUS while a tmpfs is full: a mapped file there could not grow."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,13 @@ from math import ceil
 
 from oomproof.launch import process_control
 from oomproof.launch.beside import Beside
-from oomproof.launch.counters import Counters, counters_for
+from oomproof.launch.counters import Counters, counters_for, host_pressure_percent, peak_of
 from oomproof.launch.guardian import MARK_VARIABLE, Guardian
 from oomproof.launch.kernel_log import KernelLog, pids_are_the_hosts
+from oomproof.launch.kill_watch import KillWatch
 from oomproof.launch.leftovers import SharedMemory, userspace_killer
 from oomproof.launch.model import (
     AttemptPolicy,
-    Confidence,
     Evidence,
     Exit,
     SpawnFailure,
@@ -30,7 +30,7 @@ from oomproof.launch.model import (
     StopMark,
     StopReason,
 )
-from oomproof.launch.own_words import StderrRelay, judge_words
+from oomproof.launch.own_words import StderrRelay, own_words
 from oomproof.launch.relay import Relays
 from oomproof.launch.signals import STOPS, Signals
 from oomproof.launch.spawn import Child, Start, read_report, spawn
@@ -40,11 +40,9 @@ from oomproof.leaf import Leaf
 KILL_TIMEOUT_S = 10.0
 """How long killed processes may take to go away before they are called survivors."""
 
-_RECHECKS_S = (0.005, 0.05, 0.3, 0.9)
-"""When to read the counter again after a notification: v1 notifies before the counter moves."""
-
 _GIVE_WAY = frozenset({StopReason.KILL_INSIDE, StopReason.CLIENT_DONE})
 _JOB_CONTROL = frozenset({signal.SIGTSTP, signal.SIGCONT})
+_SHELL_SIGTERM = 128 + signal.SIGTERM
 
 
 def supervise(
@@ -56,13 +54,15 @@ def supervise(
     guardian: Guardian | None = None,
     policy: AttemptPolicy | None = None,
     told_to_end: Callable[[int], None] = lambda _number: None,
+    say: Callable[[str], None] = lambda _line: None,
     beside: Beside | None = None,
 ) -> Evidence:
     """Run `command` in `leaf` (or in the own cgroup) until it and all it started are gone.
 
     `beside` is what goes on beside it, for example until it is ready.
     `guardian` is that of the leaf; without one the attempt gets its own, which PID 1 does without.
-    `told_to_end` is called at once with each signal that asks the program to end.
+    `told_to_end` is called at once with each signal that asks the program to end, `say` with what
+    somebody should know while the program runs.
 
     Signals that `signals` catches meanwhile are passed on. Never raises for what the program
     does; whatever happens here, nothing of the attempt is left running.
@@ -88,6 +88,7 @@ def supervise(
             policy or AttemptPolicy(),
             spare=frozenset(spare),
             told_to_end=told_to_end,
+            say=say,
             beside=beside or Beside(),
         )
         return attempt.run(command, environment)
@@ -107,6 +108,7 @@ class _Attempt:
         *,
         spare: frozenset[int],
         told_to_end: Callable[[int], None],
+        say: Callable[[str], None],
         beside: Beside,
     ) -> None:
         self._signals = signals
@@ -114,7 +116,9 @@ class _Attempt:
         self._policy = policy
         self._spare = spare
         self._told_to_end = told_to_end
+        self._say = say
         self._counters: Counters | None = counters_for(leaf)
+        self._kills = KillWatch(self._counters)
         self._terminal = Terminal.find()
         words = policy.own_words
         self._beside = beside
@@ -126,13 +130,10 @@ class _Attempt:
         self._foreground = False
         self._started = time.monotonic()
         self._due: dict[str, float] = {}
-        self._rechecks: list[float] = []
         self._stop: tuple[tuple[int, int], StopReason, float] | None = None
         """(received, passed on), why, when."""
-        self._kill_noticed: float | None = None
         self._failure: SpawnFailure | None = None
         self._report: Child | None = None
-        self._watch_fd: int | None = None
         self._main = 0
         self._ended = False
 
@@ -175,10 +176,7 @@ class _Attempt:
         poller = select.poll()
         poller.register(self._signals.fd, select.POLLIN)
         poller.register(child.report_fd, select.POLLIN)
-        watch = self._counters.watch() if self._counters else None
-        if watch is not None:
-            self._watch_fd, mask = watch
-            poller.register(self._watch_fd, mask)
+        self._kills.begin()
         if self._policy.timeout_s is not None:
             self._due["timeout"] = self._started + self._policy.timeout_s
         self._beside.begin(self._started)
@@ -191,12 +189,11 @@ class _Attempt:
         finally:
             if self._report is not None:
                 os.close(self._report.report_fd)
-            if self._watch_fd is not None:
-                os.close(self._watch_fd)
+            self._kills.end()
 
     def _turn(self, poller: select.poll) -> None:
         """Sleep until something happens, then see to it."""
-        wanted = dict([*self._relays.wants(), *self._beside.wants()])
+        wanted = dict([*self._kills.wants(), *self._relays.wants(), *self._beside.wants()])
         for fd, mask in wanted.items():
             poller.register(fd, mask)
         ready = {fd for fd, _ in poller.poll(self._poll_timeout_ms())}
@@ -206,8 +203,8 @@ class _Attempt:
         if self._report is not None and self._report.report_fd in ready:
             poller.unregister(self._report.report_fd)
             self._read_report()
-        if self._watch_fd in ready:
-            self._notified()
+        if self._kills.turn(ready):
+            self._kill_noticed()
         if self._signals.fd in ready:
             self._handle_signals()
         if not self._ended:
@@ -222,9 +219,8 @@ class _Attempt:
             self._failure = read_report(child)
 
     def _poll_timeout_ms(self) -> int | None:
-        due = [*self._due.values(), *self._rechecks[:1]]
-        if (when := self._beside.due()) is not None:
-            due.append(when)
+        others = (self._kills.due(), self._beside.due())
+        due = [*self._due.values(), *(when for when in others if when is not None)]
         if not due:
             return None
         return max(0, ceil((min(due) - time.monotonic()) * 1000))
@@ -320,31 +316,17 @@ class _Attempt:
 
     # -- kills inside, time-outs ----------------------------------------------------------
 
-    def _notified(self) -> None:
-        assert self._counters is not None and self._watch_fd is not None  # noqa: S101  registered together
-        self._counters.acknowledge(self._watch_fd)
+    def _kill_noticed(self) -> None:
+        assert self._counters is not None  # noqa: S101  who else noticed
         now = time.monotonic()
-        if not self._look_for_kills():
-            self._rechecks = [now + delay for delay in _RECHECKS_S]
-
-    def _look_for_kills(self) -> bool:
-        if self._kill_noticed is not None:
-            return True
-        if self._counters is None or self._counters.kills_so_far() <= 0:
-            return False
-        now = time.monotonic()
-        self._kill_noticed = now - self._started
-        self._rechecks = []
-        if self._policy.stop_on_kill_inside:
+        if self._policy.stop_on_kill_inside and self._counters.are_ours():
             self._due["settled"] = now + self._policy.settle_s
             self._beside.cancel()
-        return True
+        else:
+            self._due["tell"] = now + self._policy.settle_s
 
     def _act_on_time(self) -> None:
         now = time.monotonic()
-        while self._rechecks and self._rechecks[0] <= now:
-            self._rechecks.pop(0)
-            self._look_for_kills()
         for what, when in list(self._due.items()):
             if when <= now and not self._ended:
                 del self._due[what]
@@ -354,7 +336,11 @@ class _Attempt:
         if what == "kill":
             self._send_to_all(signal.SIGKILL)
             return
-        self._end_for(StopReason.TIMEOUT if what == "timeout" else StopReason.KILL_INSIDE)
+        if what == "tell":
+            where = self._counters.directory if self._counters else ""
+            self._say(f"notice: the OOM killer struck in {where}, and the program runs on")
+        else:
+            self._end_for(StopReason.TIMEOUT if what == "timeout" else StopReason.KILL_INSIDE)
 
     def _end_for(self, reason: StopReason, received: int = signal.SIGTERM) -> None:
         """Ask it to end, and kill it if it has not done so when its grace is over."""
@@ -387,9 +373,10 @@ class _Attempt:
         if self._stop is not None:
             (received, sent), reason, when = self._stop
             stop = StopMark(received, reason, max(0.0, self._end - when), sent)
-        peak = self._leaf.peak_bytes() if self._leaf else None
+        peak = peak_of(self._leaf)
         exit_ = Exit.from_wait_status(wait_status)
         kills = self._counters.finish() if self._counters else None
+        noticed = self._kills.noticed_at
         ambiguous = exit_.signal == signal.SIGKILL or (kills is not None and kills.delta > 0)
         seen = Evidence(
             exit=exit_,
@@ -399,10 +386,11 @@ class _Attempt:
             kills=kills,
             kernel_log=self._log.kills_in(self._leaf) if self._log and ambiguous else None,
             pids_comparable=pids_are_the_hosts(),
-            userspace_killer=userspace_killer(self._leaf.directory) if self._leaf else None,
-            in_process=self._own_words(exit_),
+            userspace_killer=userspace_killer(self._leaf.cgroups()) if self._leaf else None,
+            host_pressure_percent=host_pressure_percent() if exit_.status == _SHELL_SIGTERM else None,
+            in_process=own_words(self._policy.own_words, exit_, self._stderr),
             foreground=self._foreground,
-            kill_noticed_s=self._kill_noticed,
+            kill_noticed_s=noticed - self._started if noticed is not None else None,
             peak_bytes=max_rss if peak is None else peak,
             peak_of_cgroup=peak is not None,
             duration_s=self._end - self._started,
@@ -410,9 +398,3 @@ class _Attempt:
             leftovers=self._shared_memory.new_files(),
         )
         return self._beside.add_to(seen)
-
-    def _own_words(self, exit_: Exit) -> tuple[tuple[str, Confidence], ...]:
-        rules = self._policy.own_words
-        if rules is None:
-            return ()
-        return judge_words(rules, exit_, self._stderr.found if self._stderr else ())

@@ -9,7 +9,9 @@ The order, first match wins:
 4.  the kill counter of a cgroup shared with others, as far as other victims can be ruled out;
 5.  a userspace OOM killer's mark, the host's counter;
 6.  rules about the program's own words, where they were asked for;
-7.  SIGKILL without evidence: unknown, and nothing is made smaller because of it.
+7.  SIGTERM by a stranger while the host was short of memory: a suspicion of low confidence, which
+    is why the program's own words come before it;
+8.  SIGKILL without evidence: unknown, and nothing is made smaller because of it.
 
 Verdict and exit status are separate: exit 0 with a kill inside is an OOM kill that exited 0.
 """
@@ -37,7 +39,11 @@ from oomproof.units import format_size
 INTERRUPT_WINDOW_S = 30.0
 """A program that lives on for longer than this after SIGINT, SIGQUIT or SIGHUP did not end by it."""
 
+PRESSURE_PERCENT = 10.0
+"""Far above the 0 of a host with memory to spare; systemd-oomd by default acts at 60."""
+
 _SHELL_SIGKILL = 128 + signal.SIGKILL
+_SHELL_SIGTERM = 128 + signal.SIGTERM
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -154,18 +160,20 @@ def _all_victims_foreign(evidence: Evidence, exit_: Exit) -> bool:
     return exit_.signal == signal.SIGKILL and len(evidence.kernel_log) >= evidence.kills.delta
 
 
-def _killed_on_host(evidence: Evidence, exit_: Exit) -> _Finding:
-    if exit_.signal != signal.SIGKILL:
+def _killed_from_userspace(evidence: Evidence, exit_: Exit) -> _Finding:  # noqa: ARG001  the mark decides
+    if evidence.userspace_killer is None:
         return None
-    if evidence.userspace_killer is not None:
-        return Verdict.OOM_KILL, Confidence.HIGH, [evidence.userspace_killer]
+    return Verdict.OOM_KILL, Confidence.HIGH, [evidence.userspace_killer]
+
+
+def _killed_on_host(evidence: Evidence, exit_: Exit) -> _Finding:
     kills = evidence.kills
-    if kills is not None and kills.scope is Scope.HOST and kills.delta:
-        if _all_victims_foreign(evidence, exit_):
-            return None
-        sentence = "that file counts for the whole host, so the victim may have been another"
-        return Verdict.OOM_SUSPECTED, Confidence.MEDIUM, [_counter_sentence(kills), sentence]
-    return None
+    if exit_.signal != signal.SIGKILL or kills is None or kills.scope is not Scope.HOST or not kills.delta:
+        return None
+    if _all_victims_foreign(evidence, exit_):
+        return None
+    sentence = "that file counts for the whole host, so the victim may have been another"
+    return Verdict.OOM_SUSPECTED, Confidence.MEDIUM, [_counter_sentence(kills), sentence]
 
 
 def _in_process(evidence: Evidence, exit_: Exit) -> _Finding:  # noqa: ARG001  found by the rules already
@@ -176,9 +184,21 @@ def _in_process(evidence: Evidence, exit_: Exit) -> _Finding:  # noqa: ARG001  f
     return Verdict.IN_PROCESS_OOM, best, [sentence for sentence, _ in evidence.in_process]
 
 
+def _terminated_under_pressure(evidence: Evidence, exit_: Exit) -> _Finding:
+    pressure = evidence.host_pressure_percent
+    if exit_.status != _SHELL_SIGTERM or pressure is None or pressure < PRESSURE_PERCENT:
+        return None
+    sentence = (
+        f"somebody on the host waited for memory in {pressure:.0f} % of the last 10 s, and userspace killers"
+        " send SIGTERM; so may anybody"
+    )
+    return Verdict.OOM_SUSPECTED, Confidence.LOW, [sentence]
+
+
 _RULES = (
     *(_stopped, _killed_in_leaf, client_ended),
-    *(_named_in_log, _killed_nearby, _killed_on_host, _in_process),
+    *(_named_in_log, _killed_nearby, _killed_from_userspace, _killed_on_host),
+    *(_in_process, _terminated_under_pressure),
 )
 
 
@@ -217,10 +237,10 @@ def _details(evidence: Evidence, *, log: bool = True) -> list[str]:
     if kills is not None and kills.group_kill:
         sentences.append("the kernel killed the whole cgroup at once (memory.oom.group)")
     victim = evidence.exit is not None and evidence.exit.signal == signal.SIGKILL
-    if evidence.kill_noticed_s is not None and evidence.stop is not None and not victim:
+    if evidence.kill_noticed_s is not None and not victim:
+        sent = f" and was sent {signal_name(evidence.stop.signal)}" if evidence.stop is not None else ""
         sentences.append(
-            f"the main process ran on after the kill noticed at {evidence.kill_noticed_s:.3f} s"
-            f" and was sent {signal_name(evidence.stop.signal)}"
+            f"the main process ran on after the kill noticed at {evidence.kill_noticed_s:.3f} s{sent}"
         )
     if log:
         sentences += [_log_sentence(kill) for kill in evidence.kernel_log or ()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from oomproof.errors import LeafUnavailable
@@ -30,8 +31,13 @@ def known_leaf(version: int, directory: Path) -> Leaf:
     return v1.LeafV1(directory) if version == 1 else v2.LeafV2(directory)
 
 
-def make_leaf(purpose: str, cgroup: MemoryCgroup | None = None) -> Leaf:
+def make_leaf(
+    purpose: str, cgroup: MemoryCgroup | None = None, before: Callable[[Leaf], None] = lambda _leaf: None
+) -> Leaf:
     """Make a leaf named ``oomproof-PURPOSE-PID-N`` below `cgroup` (default: the own one).
+
+    `before` is called with the leaf that is about to be made, so that somebody who outlives us can
+    know of it; its name is one that nobody has used since the machine was started.
 
     Raises LeafUnavailable, with the reason and the way out, when that cannot be done.
     """
@@ -42,24 +48,15 @@ def make_leaf(purpose: str, cgroup: MemoryCgroup | None = None) -> Leaf:
     try:
         parent = prepare(own.directory)
         _sweep(parent)
-        return kind(_make_directory(parent, purpose))
+        leaf = kind(parent / f"{PREFIX}{purpose}-{os.getpid()}-{time.monotonic_ns()}")
+        before(leaf)
+        leaf.directory.mkdir()
     except OSError as error:
         raise LeafUnavailable(
             f"no cgroup can be made below {own.directory} ({error.strerror}): mount cgroupfs writable"
             " and run as its owner"
         ) from error
-
-
-def _make_directory(parent: Path, purpose: str) -> Path:
-    number = 0
-    while True:
-        directory = parent / f"{PREFIX}{purpose}-{os.getpid()}-{number}"
-        try:
-            directory.mkdir()
-        except FileExistsError:
-            number += 1  # ours, or that of a namesake in another pid namespace
-        else:
-            return directory
+    return leaf
 
 
 def _sweep(parent: Path) -> None:

@@ -107,6 +107,8 @@ class PinnedPool:
         self.notices = self._backends.notices
         self._evictable = IdleBuffers(self)
         budget.add_evictable(self._evictable)
+        with _pools_lock:
+            _pools.add(self)
         self._closed = False
 
     def take(
@@ -193,6 +195,11 @@ class PinnedPool:
                 allocated=self._allocated,
                 freed_bytes=dict(self._freed),
             )
+
+    @property
+    def locked_bytes(self) -> int:
+        """What the kernel counts as locked (``VmLck``) of its buffers, in use and idle."""
+        return self.statistics().bytes_by_backend.get("mlock", 0)
 
     # -- taking
 
@@ -353,6 +360,16 @@ class PinnedPool:
         warnings.warn(
             f"pool {self.name!r} with {held} was never closed", ResourceWarning, stacklevel=2, source=self
         )
+
+
+_pools: weakref.WeakSet[PinnedPool] = weakref.WeakSet()
+_pools_lock = threading.Lock()
+
+
+def pools_of(budget: MemoryBudget) -> list[PinnedPool]:
+    """The pools that take their buffers from `budget`."""
+    with _pools_lock:
+        return [pool for pool in _pools if pool._budget is budget]
 
 
 class IdleBuffers:

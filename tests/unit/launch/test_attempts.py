@@ -14,7 +14,7 @@ import pytest
 
 from oomproof.errors import CommandNotFound, LeafUnavailable
 from oomproof.history.model import Outcome
-from oomproof.launch import attempts
+from oomproof.launch import attempt_leaf, attempts
 from oomproof.launch.attempts import RunPolicy, RunResult, run_attempts
 from oomproof.launch.events import open_events
 from oomproof.launch.model import Evidence, Exit, Kills, Scope, SpawnFailure, SpawnStep, StopMark, StopReason
@@ -275,10 +275,10 @@ def test_a_stop_that_comes_too_late_for_the_program_prevents_the_next_attempt(de
 def test_a_limit_without_a_leaf_is_refused_before_anything_starts(
     detector: Detector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_purpose: str) -> None:
+    def refuse(_purpose: str, **_options: object) -> None:
         raise LeafUnavailable("read-only")
 
-    monkeypatch.setattr(attempts, "make_leaf", refuse)
+    monkeypatch.setattr(attempt_leaf, "make_leaf", refuse)
     detector.policy = RunPolicy(limit_bytes=1)
     with pytest.raises(LeafUnavailable, match="read-only"):
         detector.run(SUCCESS)
@@ -286,10 +286,10 @@ def test_a_limit_without_a_leaf_is_refused_before_anything_starts(
 
 
 def test_without_a_leaf_the_reason_is_said_once(detector: Detector, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_purpose: str) -> None:
+    def refuse(_purpose: str, **_options: object) -> None:
         raise LeafUnavailable("cgroupfs is mounted read-only")
 
-    monkeypatch.setattr(attempts, "make_leaf", refuse)
+    monkeypatch.setattr(attempt_leaf, "make_leaf", refuse)
     detector.policy = RunPolicy()
     detector.run(OOM, SUCCESS)
     assert len([line for line in detector.said if "cgroupfs is mounted read-only" in line]) == 1

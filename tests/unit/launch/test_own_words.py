@@ -86,3 +86,19 @@ def test_a_survivor_that_holds_stderr_open_is_not_waited_for() -> None:
     relay.drain()
     os.close(survivor)
     relay.close()
+
+
+@pytest.mark.parametrize(
+    ("rules", "exit_", "full", "said"),
+    [
+        (OwnWords(full_tmpfs=True), Exit(signal=7), ("/a/tmpfs",), True),
+        (OwnWords(full_tmpfs=True), Exit(135), ("/a/tmpfs",), True),
+        (OwnWords(full_tmpfs=True), Exit(signal=7), (), False),
+        (OwnWords(full_tmpfs=True), Exit(signal=11), ("/a/tmpfs",), False),
+        (OwnWords(), Exit(signal=7), ("/a/tmpfs",), False),
+    ],
+    ids=["SIGBUS", "SIGBUS of a shell's child", "room left", "another signal", "not asked for"],
+)
+def test_sigbus_on_a_full_tmpfs(rules: OwnWords, exit_: Exit, full: tuple[str, ...], said: bool) -> None:
+    expected = (("SIGBUS, and the tmpfs at /a/tmpfs is full", Confidence.HIGH),) if said else ()
+    assert judge_words(rules, exit_, (), full) == expected

@@ -185,6 +185,41 @@ TABLE = {
         Verdict.OOM_KILL,
         Confidence.HIGH,
     ),
+    "a userspace killer's mark, and a main process that lives on": (
+        seen(Exit(1), kills=leaf(0), userspace_killer="user.oomd_ooms of /a/b is 1"),
+        Verdict.OOM_KILL,
+        Confidence.HIGH,
+    ),
+    "SIGTERM while the host is short of memory": (
+        seen(Exit(signal=15), kills=leaf(0), host_pressure_percent=55.0),
+        Verdict.OOM_SUSPECTED,
+        Confidence.LOW,
+    ),
+    "a shell's child got SIGTERM while the host is short of memory": (
+        seen(Exit(143), kills=leaf(0), host_pressure_percent=55.0),
+        Verdict.OOM_SUSPECTED,
+        Confidence.LOW,
+    ),
+    "SIGTERM on a host with memory to spare": (
+        seen(Exit(signal=15), kills=leaf(0), host_pressure_percent=0.5),
+        Verdict.SIGNALLED,
+        Confidence.CERTAIN,
+    ),
+    "a stop that was passed on while the host is short of memory": (
+        seen(Exit(signal=15), kills=leaf(0), stop=stop(15), host_pressure_percent=55.0),
+        Verdict.STOPPED,
+        Confidence.CERTAIN,
+    ),
+    "SIGTERM under pressure, and it says so itself": (
+        seen(
+            Exit(signal=15),
+            kills=leaf(0),
+            host_pressure_percent=55.0,
+            in_process=(("stderr says MemoryError", Confidence.HIGH),),
+        ),
+        Verdict.IN_PROCESS_OOM,
+        Confidence.HIGH,
+    ),
     # the program's own words
     "says so itself": (
         seen(Exit(1), kills=leaf(0), in_process=(("stderr says MemoryError", Confidence.HIGH),)),
