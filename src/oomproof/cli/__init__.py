@@ -27,6 +27,7 @@ VERBS = {
     "plan": "one explained budget from check and probe",
     "run": "start a program with the budget; on an OOM kill, again with a smaller one",
     "bench": "run a program until it succeeds and report the budget that worked",
+    "history": "what earlier runs showed: show, forget, export, import",
     "entrypoint": "check, probe, plan, bench and run as PID 1 of a container",
     "recipes": "the knobs of known programs, and what they leave out",
 }

@@ -46,11 +46,12 @@ def target_of(setting: str | None) -> Path | str | None:
 
 
 def record_of(settings: Mapping[str, Any]) -> Record:
-    """What a launching verb writes through."""
+    """What a launching verb writes through. A server that is away is no reason not to start."""
+    target = target_of(settings["history"])
     return Record(
-        target_of(settings["history"]),
+        target,
         output.warning,
-        required=settings["history"] not in (None, NO_HISTORY),
+        required=settings["history"] is not None and isinstance(target, Path),
         keep_days=settings["history_days"],
     )
 

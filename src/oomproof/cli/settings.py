@@ -300,6 +300,6 @@ COMMAND = Setting("command", config.parse_command, None, "the program, where non
 
 NOT_FROM_RECIPE = frozenset(
     {"limit", "budget", "cap", "probe-result", "recipe", "recipe-dir", "recipe-values", "render"}
-    | {"events", "history", "on-oom-exec", "ready"}
+    | {"events", "history", "history-days", "machine", "tag", "on-oom-exec", "ready"}
 )
 """What says something about one start and its place, and nothing about a program."""

@@ -17,7 +17,8 @@ TEACHING_COLUMNS = (
     *("peak_bytes", "peak_of_cgroup", "duration_s", "ended_at"),
 )
 
-_LACK = ("oom_kill", "oom_suspected", "in_process_oom")
+LACK = ("oom_kill", "oom_suspected", "in_process_oom")
+"""Verdicts that say that memory ran out."""
 _UNSURE = "low"
 
 
@@ -28,7 +29,7 @@ def observations(rows: Sequence[Mapping[str, Any]]) -> list[Observation]:
     found = []
     for row in rows:
         lived = row["verdict"] == "exited" and row["exit_code"] == 0
-        died = row["verdict"] in _LACK and row["confidence"] != _UNSURE
+        died = row["verdict"] in LACK and row["confidence"] != _UNSURE
         if (lived or died) and row["ended_at"] is not None:
             found.append(
                 Observation(

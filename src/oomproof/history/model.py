@@ -87,6 +87,24 @@ class Observation:
         return max(0, (self.peak_bytes or 0) - self.budget_bytes)
 
 
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What is kept of the runs with one key."""
+
+    key: str | None
+    """None: runs of a time before there were keys."""
+    command: tuple[str, ...]
+    recipe: str | None
+    tag: str | None
+    limit_bytes: int | None
+    machine: str | None
+    runs: int
+    attempts: int
+    out_of_memory: int
+    """Of the attempts."""
+    last_started_at: str
+
+
 def machine_kind(total_bytes: int | None) -> str:
     """``x86_64-64GiB-16cpu``: budgets that were learned on one machine hold on others of its kind.
 

@@ -174,7 +174,7 @@ def _access_to(target: Path | str, access: Access, *, replace_any: bool) -> dict
     notices: list[str] = []
 
     def attempt() -> dict[str, Any]:
-        with _opened(target, notices.append, replace_any=replace_any) as history:
+        with opened(target, notices.append, replace_any=replace_any) as history:
             return {"value": access(history), "notices": notices}
 
     try:
@@ -191,7 +191,7 @@ def _access_to(target: Path | str, access: Access, *, replace_any: bool) -> dict
     except HistoryError as error:
         return {"error": str(error), "notices": notices}
     except Exception as error:
-        if _is_database_error(error):
+        if is_database_error(error):
             return {"error": " ".join(str(error).split()), "notices": notices}
         raise
 
@@ -203,7 +203,7 @@ def _is_damage(error: Exception) -> bool:
     return code is not None and code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def _is_database_error(error: Exception) -> bool:
+def is_database_error(error: Exception) -> bool:
     """PEP 249: each driver has an exception ``Error`` above all of its own."""
     return any(
         base.__name__ == "Error" and base.__module__.split(".")[0] in ("sqlite3", "psycopg")
@@ -211,7 +211,11 @@ def _is_database_error(error: Exception) -> bool:
     )
 
 
-def _opened(target: Path | str, warn: Callable[[str], None], *, replace_any: bool) -> History:
+def opened(target: Path | str, warn: Callable[[str], None], *, replace_any: bool) -> History:
+    """The history itself, in this process; a damaged file is set aside, of which `warn` is told.
+
+    Raises OSError, HistoryError or an exception of the database (see `is_database_error`).
+    """
     if not isinstance(target, Path) and is_server(target):
         from oomproof.history.fleet import open_fleet  # noqa: PLC0415 - the driver is an extra
 

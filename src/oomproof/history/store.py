@@ -13,14 +13,15 @@ import json
 import os
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from oomproof.errors import HistoryError
-from oomproof.history.lessons import TEACHING_COLUMNS, observations
-from oomproof.history.model import Observation, OpenAttempt, Outcome, Run
+from oomproof.history.lessons import LACK, TEACHING_COLUMNS, observations
+from oomproof.history.model import Observation, OpenAttempt, Outcome, Run, Summary
 from oomproof.history.schema import MIGRATIONS, SCHEMA_VERSION, statements
 
 __all__ = ["SCHEMA_VERSION", "Database", "History", "SqliteFile", "key_of"]
@@ -281,6 +282,30 @@ class History:
             (key,),
         )
         return observations([dict(zip(TEACHING_COLUMNS, row, strict=True)) for row in reversed(rows)])
+
+    def summaries(self) -> list[Summary]:
+        """One for each key, that with the newest run first; runs without a key are one together."""
+        rows = self._database.execute(
+            "SELECT key, command, recipe, tag, limit_bytes, machine, id, started_at FROM runs ORDER BY id"
+        )
+        ended = self._database.execute("SELECT run_id, verdict FROM attempts")
+        attempts, kills = Counter(row[0] for row in ended), Counter(row[0] for row in ended if row[1] in LACK)
+        found: dict[str | None, Summary] = {}
+        for key, command, recipe, tag, limit, machine, run_id, started_at in rows:
+            before = found.pop(key, None)
+            found[key] = Summary(
+                key=key,
+                command=tuple(json.loads(command)),
+                recipe=recipe,
+                tag=tag,
+                limit_bytes=limit,
+                machine=machine,
+                runs=(before.runs if before else 0) + 1,
+                attempts=(before.attempts if before else 0) + attempts[run_id],
+                out_of_memory=(before.out_of_memory if before else 0) + kills[run_id],
+                last_started_at=started_at,
+            )
+        return list(reversed(found.values()))
 
     def attempts(self) -> list[dict[str, object]]:
         """All attempts with the facts of their run, oldest first."""

@@ -1,0 +1,150 @@
+"""``oomproof history`` on files that runs have left."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oomproof.cli import main
+from oomproof.history.store import History, key_of
+from oomproof.units import GIB, MIB
+from unit.history.test_learning import LIVED, remember
+from unit.history.test_store import KILLED, RUN
+
+LARGE = replace(RUN, tag="large", recipe="jvm")
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OOMPROOF_STATE_DIR", str(tmp_path))
+    monkeypatch.delenv("OOMPROOF_HISTORY", raising=False)
+    return tmp_path / "history.sqlite3"
+
+
+@pytest.fixture
+def runs(file: Path) -> Path:
+    remember(file, RUN, (900 * MIB, KILLED), (800 * MIB, LIVED))
+    remember(file, LARGE, (700 * MIB, LIVED))
+    return file
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["history", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["history", *arguments]) != 0
+    [line] = capsys.readouterr().err.splitlines()
+    return line
+
+
+def keys(capsys: pytest.CaptureFixture[str], *names: str) -> list[dict[str, Any]]:
+    document: dict[str, Any] = json.loads(said(capsys, "--json", "show", *names))
+    assert document["schema_version"] == 1
+    found: list[dict[str, Any]] = document["keys"]
+    return found
+
+
+def test_a_history_that_is_not_there_is_empty_and_stays_away(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said(capsys) == "nothing is remembered\n"
+    assert keys(capsys) == []
+    assert said(capsys, "export") == ""
+    assert said(capsys, "forget", "--all") == "0 runs forgotten\n"
+    assert not file.exists()
+
+
+def test_what_is_known_of_each_key(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    newest, oldest = keys(capsys)
+    assert (newest["tag"], newest["recipe"], newest["out_of_memory"]) == ("large", "jvm", 0)
+    assert oldest == {
+        "key": key_of(RUN),
+        "command": list(RUN.command),
+        "recipe": None,
+        "tag": None,
+        "limit_bytes": GIB,
+        "machine": "",
+        "runs": 1,
+        "attempts": 2,
+        "out_of_memory": 1,
+        "last_started_at": oldest["last_started_at"],
+        "known_good_bytes": 800 * MIB,
+        "known_bad_bytes": 900 * MIB,
+        "confidence": 1.0,
+    }
+    table = said(capsys)
+    assert "800.00 MiB" in table
+    assert "--recipe jvm --tag large engine" in table
+
+
+def test_a_key_can_be_shortened(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [each["key"] for each in keys(capsys, key_of(LARGE)[:6])] == [key_of(LARGE)]
+
+
+def test_only_what_was_named_is_forgotten(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, "forget", key_of(RUN)) == "1 runs forgotten\n"
+    assert [each["key"] for each in keys(capsys)] == [key_of(LARGE)]
+    assert "say what to forget" in complaint(capsys, "forget")
+    assert "no key begins with 'zz'" in complaint(capsys, "forget", "zz")
+    assert json.loads(said(capsys, "--json", "--all", "forget"))["forgotten_runs"] == 1
+    assert keys(capsys) == []
+
+
+def test_what_was_exported_is_taken_in_once(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exported = tmp_path / "runs.jsonl"
+    said(capsys, "export", str(exported))
+    assert exported.read_text() == said(capsys, "export")
+    elsewhere = str(tmp_path / "elsewhere" / "history")
+    into = ["--history", elsewhere]
+    assert said(capsys, *into, "import", str(exported)) == "2 runs taken in, 0 were here already\n"
+    assert said(capsys, *into, "import", str(exported)) == "0 runs taken in, 2 were here already\n"
+    with History.open(Path(elsewhere)) as history, History.open(runs) as origin:
+        assert list(history.export()) == list(origin.export())
+
+
+@pytest.mark.parametrize(
+    "line", ["no json", "[]", '{"schema_version": 2}', '{"schema_version": 1, "uid": 5}']
+)
+def test_what_is_no_export_is_refused_with_its_line(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    (tmp_path / "bad.jsonl").write_text(line + "\n")
+    assert "bad.jsonl, line 1: " in complaint(capsys, "import", str(tmp_path / "bad.jsonl"))
+    assert len(keys(capsys)) == 2
+
+
+def test_a_file_of_somebody_else_is_left_alone(
+    tmp_path: Path, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notes = tmp_path / "notes"
+    notes.write_text("my notes\n" * 100)
+    assert "something else than a history" in complaint(capsys, "--history", str(notes))
+    assert notes.read_text() == "my notes\n" * 100
+
+
+def test_what_makes_no_sense_is_refused(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "there is no history to work on" in complaint(capsys, "--history", "none")
+    assert "--all is for forget" in complaint(capsys, "--all", "show")
+    assert "one file, not 2" in complaint(capsys, "export", "a", "b")
+    assert "no such file" in complaint(capsys, "import", "/nowhere/at/all").lower()
+
+
+def test_runs_of_an_older_oomproof_are_shown_and_teach_nothing(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import sqlite3
+
+    with sqlite3.connect(runs) as connection:
+        connection.execute("UPDATE runs SET key = NULL WHERE tag IS NULL")
+    connection.close()
+    assert "(runs of an older oomproof)" in said(capsys)
+    [unknown] = [each for each in keys(capsys) if each["key"] is None]
+    assert (unknown["known_good_bytes"], unknown["runs"]) == (None, 1)
