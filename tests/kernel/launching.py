@@ -35,6 +35,10 @@ def wait_until(condition: Callable[[], object], what: str, patience_s: float = P
         time.sleep(0.002)
 
 
+def uptime() -> float:
+    return float(Path("/proc/uptime").read_text().split()[0])
+
+
 @dataclass(slots=True)
 class Scenario:
     """One call of `run_attempts`. Its files are in `scratch`, whose path marks its processes."""
@@ -160,6 +164,25 @@ class Launcher:
         own = find_memory_cgroup()
         assert own is not None
         return [path for path in own.directory.glob(f"**/oomproof-*-{self.process.pid}-*") if path.is_dir()]
+
+    def proc_status(self) -> dict[str, str]:
+        """``/proc/PID/status`` of the launcher."""
+        text = Path(f"/proc/{self.process.pid}/status").read_text()
+        return {key: value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
+
+    def settled_switches(self) -> tuple[float, int]:
+        """When it slept for a second already, and how often it had gone to sleep by then."""
+        count, since = -1, uptime()
+
+        def settled() -> bool:
+            nonlocal count, since
+            now = int(self.proc_status()["voluntary_ctxt_switches"])
+            if now != count:
+                count, since = now, uptime()
+            return uptime() > since + 1
+
+        wait_until(settled, "an idle second")
+        return uptime(), count
 
     def end(self) -> None:
         """Whatever a failed test has left."""

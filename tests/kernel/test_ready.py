@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import signal
 import socket
 import time
-from pathlib import Path
 
 import pytest
 
-from kernel.launching import HOG_IN_SHELL, PATIENCE_S, UNDER_EMULATION, wait_until
+from kernel.launching import HOG_IN_SHELL, PATIENCE_S, UNDER_EMULATION, uptime, wait_until
 from kernel.verbs import AT_ONCE_S, LIMIT, Oomproof, limits
 
 pytestmark = pytest.mark.kernel
@@ -161,15 +159,8 @@ def test_waiting_for_readiness_keeps_the_launcher_small_and_afterwards_it_sleeps
     (oomproof.scratch / "go").touch()
     oomproof.verb("run", *oomproof.health, *oomproof.daemon(f"http:{oomproof.port}"))
     wait_until(oomproof.happened("ready"), "readiness")
-    time.sleep(1)  # the last answer is read to its end
-
-    def status(field: str) -> int:
-        text = Path(f"/proc/{oomproof.process.pid}/status").read_text()
-        found = re.search(rf"^{field}:\s*(\d+)", text, re.MULTILINE)
-        assert found is not None
-        return int(found[1])
-
-    before = status("voluntary_ctxt_switches")
-    time.sleep(2)
-    assert status("voluntary_ctxt_switches") == before
-    assert status("VmRSS") < 18 * 1024, "KiB"
+    before = oomproof.settled_switches()
+    wait_until(lambda: uptime() > before[0] + 2, "two idle seconds")
+    status = oomproof.proc_status()
+    assert int(status["voluntary_ctxt_switches"]) == before[1]
+    assert int(status["VmRSS"].split()[0]) < 18 * 1024, "KiB"

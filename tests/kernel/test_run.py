@@ -13,7 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from kernel.launching import HOG, HOG_IN_SHELL, UNDER_EMULATION, Launcher, Scenario, run_all, wait_until
+from kernel.launching import (
+    HOG,
+    HOG_IN_SHELL,
+    UNDER_EMULATION,
+    Launcher,
+    Scenario,
+    run_all,
+    uptime,
+    wait_until,
+)
 from oomproof.history.store import History
 from oomproof.leaf import make_leaf
 from oomproof.units import MIB
@@ -355,32 +364,8 @@ def test_the_launcher_is_small_and_sleeps(launcher_of: LauncherOf) -> None:
     launcher = launcher_of(limited(*HOG, str(FITS), "600"))
     launcher.start()
     wait_until(launcher.programs, "the program")
-    before = _settled_switches(launcher)
-    wait_until(lambda: _uptime() > before[0] + 2, "two idle seconds")
-    status = _status(launcher)
+    before = launcher.settled_switches()
+    wait_until(lambda: uptime() > before[0] + 2, "two idle seconds")
+    status = launcher.proc_status()
     assert int(status["voluntary_ctxt_switches"]) == before[1]
     assert int(status["VmRSS"].split()[0]) < 18 * 1024, "KiB"
-
-
-def _settled_switches(launcher: Launcher) -> tuple[float, int]:
-    """When it slept for a second already, and how often it had gone to sleep by then."""
-    count, since = -1, _uptime()
-
-    def settled() -> bool:
-        nonlocal count, since
-        now = int(_status(launcher)["voluntary_ctxt_switches"])
-        if now != count:
-            count, since = now, _uptime()
-        return _uptime() > since + 1
-
-    wait_until(settled, "an idle second")
-    return _uptime(), count
-
-
-def _uptime() -> float:
-    return float(Path("/proc/uptime").read_text().split()[0])
-
-
-def _status(launcher: Launcher) -> dict[str, str]:
-    text = Path(f"/proc/{launcher.process.pid}/status").read_text()
-    return {key: value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}

@@ -15,7 +15,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from oomproof.errors import LeafUnavailable, OomproofError
 from oomproof.launch import process_control
@@ -30,12 +30,14 @@ from oomproof.launch.model import (
     SpawnFailure,
     StopReason,
 )
-from oomproof.launch.rate import Capture, find_rate
 from oomproof.launch.readiness import Kind, Target
 from oomproof.launch.ready_checks import Check, ConnectCheck, NotifyCheck, check_for, resolve
 from oomproof.launch.signals import Signals
 from oomproof.launch.spawn import Child, Start, read_report, spawn
 from oomproof.leaf import Leaf, make_leaf
+
+if TYPE_CHECKING:
+    from oomproof.launch.rate import Capture
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
 """Between two questions; doubled after each."""
@@ -158,7 +160,7 @@ class Sidecar(Beside):
         """Raises OomproofError when the name of a host cannot be resolved."""
         super().__init__()
         self.has_client = bool(policy.client)
-        self._capture = Capture() if policy.rate else None
+        self._capture = _capture() if policy.rate else None
         self.stdout = None if policy.client else self._capture
         self._policy = policy
         self._place = place
@@ -280,6 +282,8 @@ class Sidecar(Beside):
             return None, None
         if self.has_client and (self._client_end is None or not self._client_end.succeeded):
             return None, None
+        from oomproof.launch.rate import find_rate  # noqa: PLC0415
+
         try:
             return find_rate(self._policy.rate, self._capture.output), None
         except ValueError as error:
@@ -341,6 +345,13 @@ class Sidecar(Beside):
             streams=streams,
         )
         return spawn(start, self._signals)
+
+
+def _capture() -> Capture:
+    # Imported here: who measures nothing does without it.
+    from oomproof.launch.rate import Capture  # noqa: PLC0415
+
+    return Capture()
 
 
 @contextlib.contextmanager
