@@ -81,9 +81,12 @@ def parse_count(text: str) -> int:
 
 def parse_seconds(text: str) -> float:
     """A number of seconds from 0 up, such as ``10`` or ``0.5``; raises ValueError."""
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
     if not 0 <= seconds <= 1e9:
-        raise ValueError("write seconds from 0 up")
+        raise ValueError("write seconds as a number from 0 up, such as 10 or 0.5")
     return seconds
 
 
@@ -233,13 +236,14 @@ def unknown_variables(settings: Sequence[Setting], environ: Mapping[str, str]) -
 def _parse(setting: Setting, value: object, where: str) -> Value:
     if isinstance(value, bool):
         if setting.metavar is not None:
-            raise ConfigError(f"{where}: {value} is a switch's value, write {setting.metavar}")
+            raise ConfigError(f"{where}: {str(value).lower()} is a switch's value, write {setting.metavar}")
         return value
     if isinstance(value, (list, tuple)):
-        if setting.parse is not parse_command or not all(isinstance(word, str) for word in value):
-            raise ConfigError(
-                f"{where}: a list is no value for it, write {setting.metavar or 'true or false'}"
-            )
+        if setting.parse is not parse_command:
+            wanted = f"{setting.metavar} as one string or number" if setting.metavar else "true or false"
+            raise ConfigError(f"{where}: a list is no value for it, write {wanted}")
+        if not all(isinstance(word, str) for word in value):
+            raise ConfigError(f"{where}: the words of a COMMAND are strings, write each in quotes")
         if not value:
             raise ConfigError(f"{where}: the list is empty, write a command")
         return tuple(value)
@@ -265,5 +269,6 @@ def _read_file(path: Path, settings: Sequence[Setting]) -> dict[str, object]:
         if key not in known:
             raise ConfigError(f"{path}: there is no setting {key!r}: the settings are {', '.join(known)}")
         if not isinstance(value, (str, int, float, bool, list)):
-            raise ConfigError(f"{path}: {key}: a {type(value).__name__} is no value for it")
+            kind = "table" if isinstance(value, dict) else type(value).__name__
+            raise ConfigError(f"{path}: {key}: a {kind} is no value for it, write one string or number")
     return document

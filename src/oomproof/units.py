@@ -69,3 +69,8 @@ def format_size(size: int | None) -> str:
         return f"{sign}{size} B"
     exponent = min((size.bit_length() - 1) // 10, len(_PREFIXES))
     return f"{sign}{size / (1 << 10 * exponent):.2f} {_PREFIXES[exponent - 1].upper()}iB"
+
+
+def count(number: int, noun: str) -> str:
+    """``1, "attempt"`` -> ``"1 attempt"``; ``3`` -> ``"3 attempts"``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,4 +1,4 @@
-"""Every command of the README is run, in the order in which it stands, as a reader would.
+"""Every command of the README and of docs/readiness.md is run, in the order of the page, as by a reader.
 
 The two that set up the project (``make demo``, ``make test``) cannot run inside themselves:
 the demo has a test of its own, and this file is run by the other.
@@ -6,6 +6,7 @@ the demo has a test of its own, and this file is run by the other.
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,11 +18,14 @@ from rigs.pytest_worlds import need
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
+PAGES = (README, ROOT / "docs" / "readiness.md")
 SET_UP = ("make demo", "make test")
+PORT = "8391"
+"""The port in the examples; the tests take one that is free."""
 
 
-def commands() -> list[str]:
-    blocks = re.findall(r"^```console\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
+def commands(page: Path = README) -> list[str]:
+    blocks = re.findall(r"^```console\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]
     assert all(line.startswith("$ ") for line in lines), "a console block holds commands and nothing else"
     return [line.removeprefix("$ ") for line in lines]
@@ -36,12 +40,21 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("reader")
 
 
-@pytest.mark.parametrize("command", RUNNABLE)
-def test_command_of_the_readme(command: str, reader: Path) -> None:
+@pytest.fixture(scope="module")
+def port() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    "command", [command for page in PAGES for command in commands(page) if command not in SET_UP]
+)
+def test_command_of_the_pages(command: str, reader: Path, port: str) -> None:
     need(leaf_problem())
     environ = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(reader)}
     done = subprocess.run(
-        ["bash", "-c", command],
+        ["bash", "-c", command.replace(PORT, port)],
         cwd=reader,
         env=environ,
         capture_output=True,
@@ -77,6 +90,7 @@ def test_the_commands_that_set_up_are_targets_of_the_makefile() -> None:
         assert re.search(rf"^{command.removeprefix('make ')}:", makefile, re.MULTILINE)
 
 
-def test_links_of_the_readme_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", README.read_text()):
-        assert (ROOT / target).exists(), target
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target

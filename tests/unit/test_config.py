@@ -69,8 +69,9 @@ def test_flags_given_on_the_command_line_are_told_from_those_left_out() -> None:
         ("limit = true", "SIZE"),
         ("limit = ['1G']", "SIZE"),
         ("bench = []", "empty"),
-        ("bench = [1]", "COMMAND"),
-        ("[limit]\nx = 1", "dict"),
+        ("bench = [1]", "the words of a COMMAND are strings"),
+        ("[limit]\nx = 1", "a table is no value for it"),
+        ("limit = 2020-01-01", "a date is no value for it, write one string or number"),
         ("keep-going = 'perhaps'", "true or false"),
     ],
 )

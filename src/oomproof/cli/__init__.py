@@ -46,22 +46,49 @@ def build_parser(verb: str | None) -> argparse.ArgumentParser:
 
     from oomproof import __version__
 
+    class Formatter(argparse.RawDescriptionHelpFormatter):
+        # With its width: to find that, argparse imports shutil whether help is wanted or not, and a
+        # supervisor would be half a MiB larger for it.
+        def __init__(self, prog: str) -> None:
+            super().__init__(prog, width=_columns() - 2)
+
     class Parser(argparse.ArgumentParser):
         def error(self, message: str) -> NoReturn:
             raise UsageError(f"{message}: see {self.prog} --help")
 
-    parser = Parser(prog="oomproof", description="Programs that live in the memory they really have.")
+    parser = Parser(
+        prog="oomproof",
+        description="Programs that live in the memory they really have.",
+        formatter_class=Formatter,
+    )
     parser.add_argument("--version", action="version", version=f"oomproof {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for name, summary in VERBS.items():
         verb_parser = verbs.add_parser(
-            name, help=summary, description=summary[0].upper() + summary[1:] + ".", allow_abbrev=False
+            name,
+            help=summary,
+            description=summary[0].upper() + summary[1:] + ".",
+            allow_abbrev=False,
+            formatter_class=Formatter,
         )
         if name == verb:
             module = importlib.import_module(f"oomproof.cli.{name}")
             module.add_arguments(verb_parser)
             verb_parser.set_defaults(run=module.run)
     return parser
+
+
+def _columns() -> int:
+    """Width of the terminal that help is written to."""
+    import os
+
+    told = os.environ.get("COLUMNS", "")
+    if told.isdecimal() and int(told) > 0:
+        return int(told)
+    try:
+        return os.get_terminal_size(sys.stdout.fileno() if sys.stdout is not None else 1).columns or 80
+    except (OSError, ValueError):
+        return 80  # no terminal, or no stdout with a descriptor
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -30,7 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The verb's own arguments."""
     config.add_flags(parser, SETTINGS)
     parser.add_argument("--report", metavar="FILE", type=Path, help="write the report to FILE as JSON")
-    launching.add_command(parser, help="the benchmark and its arguments")
+    launching.add_command(parser, help="the benchmark, or with --client the daemon, and its arguments")
+    launching.add_exit_codes(parser, launching.OF_BENCHMARKS)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
     with open_events(settings["events"], output.warning) as events:
         planned = plan_here(settings, args.signals.stop_requested)
         result = launching.launch("bench", command, settings, planned, events=events, signals=args.signals)
-    for line in report_lines(result):
+    lines = report_lines(result)
+    for line in lines[-1:] if settings["quiet"] else lines:
         output.say(line)
     if args.report is not None:
         _write(args.report, result)

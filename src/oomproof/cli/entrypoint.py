@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The verb's own arguments."""
     config.add_flags(parser, [setting for setting in SETTINGS if setting is not COMMAND])
     launching.add_command(parser)
+    launching.add_exit_codes(parser, launching.OF_BENCHMARKS)
 
 
 def run(args: argparse.Namespace) -> int:

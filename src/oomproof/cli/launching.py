@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oomproof import config
@@ -25,17 +25,48 @@ from oomproof.launch.interrupted import end_of, judge_open
 from oomproof.launch.model import AttemptPolicy, OwnWords, SidecarPolicy
 from oomproof.launch.restart import RestartPolicy
 from oomproof.launch.signals import Signals
+from oomproof.launch.spawn import executable_problem
+from oomproof.launch.telling import describe
+from oomproof.plan.budget import NOT_PROBED
 from oomproof.plan.model import Plan
-from oomproof.units import format_size
+from oomproof.units import MIB, format_size
 
 if TYPE_CHECKING:
     from oomproof.recipes.model import Recipe
     from oomproof.recipes.start import Starts
 
 
+LEAST_LIMIT_BYTES = MIB
+"""What was forked took 0.5 MiB in its cgroup before it could execute any program (Linux 6.18, x86-64)."""
+
+
 def add_command(parser: argparse.ArgumentParser, help: str = "the program and its arguments") -> None:
     """The command line of the program, after ``--`` or from the first word that is no flag."""
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help=help)
+
+
+EXIT_CODES = """exit codes:
+  the program's own, or 128 + N if signal N ended it
+  137   memory ran out to the end (--oom-exit-code)
+  124   it was not ready in time (--ready-timeout)
+  2     the settings make no sense
+  125   oomproof itself cannot go on
+  126   the command cannot be executed
+  127   the command was not found"""
+OF_BENCHMARKS = """
+of a benchmark with --client:
+  0     the client succeeded
+  the client's own, if that failed
+  1     the daemon exited before its client
+  124   it was not ready in time, or --timeout was up
+  128 + N  signal N asked oomproof to end
+of every benchmark:
+  1     there is no rate, or it is below --min-rate"""
+
+
+def add_exit_codes(parser: argparse.ArgumentParser, more: str = "") -> None:
+    """At the end of the verb's help."""
+    parser.epilog = EXIT_CODES + more
 
 
 def command_of(args: argparse.Namespace) -> tuple[str, ...]:
@@ -67,6 +98,11 @@ def resolve(settings: Sequence[Setting], flags: Mapping[str, object]) -> dict[st
     if values["limit"] is not None and not values["leaf"]:
         raise UsageError(
             "--limit needs a cgroup to put it on, and --no-leaf forbids one: leave one of them out"
+        )
+    if values["limit"] is not None and values["limit"] < LEAST_LIMIT_BYTES:
+        raise UsageError(
+            f"--limit {format_size(values['limit'])} is less than what the start of any program takes:"
+            f" give at least {format_size(LEAST_LIMIT_BYTES)}"
         )
     _check_rate(values)
     return values
@@ -141,19 +177,46 @@ def launch(
         worthless = smaller is not None and prepare is not None and not prepare.allows(smaller)
         return None if worthless else smaller
 
+    say = output.say_if_it_matters if settings["quiet"] else output.say
+    policy = _policy(settings)
+    _check_client(settings.get("client", ()))
+    for problem in _hidden_problems(settings):
+        output.warning(problem)
     plan = _after_open(course, found, record)
-    _announce(course, plan, events, command)
-    return run_attempts(
+    _announce(course, plan, events, command, say, probe_wanted=settings["probe"])
+    result = run_attempts(
         command,
         plan.budget_bytes,
         next_budget=smaller,
-        say=output.say,
+        say=say,
         recorder=record,
         events=events,
         signals=signals,
-        policy=_policy(settings),
+        policy=policy,
         prepare=prepare,
     )
+    if settings["quiet"] and result.attempts:
+        output.say(describe(result.attempts[-1], ok_with_kills=policy.ok_with_kills))
+    return result
+
+
+def _check_client(command: Sequence[str]) -> None:
+    """Raises CommandError before the daemon is started for nothing."""
+    error = executable_problem(command[0], os.environ.get("PATH")) if command else None
+    if error is not None:
+        raise type(error)(f"--client: {error}")
+
+
+def _hidden_problems(settings: Mapping[str, Any]) -> list[str]:
+    """Commands that cannot be executed, which would be noticed only when they are needed."""
+    ready = settings["ready"]
+    commands = {"--on-oom-exec": settings["on_oom_exec"], "--ready exec": ready.command if ready else ()}
+    problems = []
+    for flag, command in commands.items():
+        error = executable_problem(command[0], os.environ.get("PATH")) if command else None
+        if error is not None:
+            problems.append(f"{flag}: {error}")
+    return problems
 
 
 def _after_open(course: Course, found: Sequence[OpenAttempt], record: Record) -> Plan:
@@ -179,16 +242,26 @@ def _after_open(course: Course, found: Sequence[OpenAttempt], record: Record) ->
     return plan
 
 
-def _announce(course: Course, plan: Plan, events: EventWriter, command: Sequence[str]) -> None:
+def _announce(
+    course: Course,
+    plan: Plan,
+    events: EventWriter,
+    command: Sequence[str],
+    say: Callable[[str], None],
+    *,
+    probe_wanted: bool,
+) -> None:
     """The plan, and why it is not what check and probe alone say, on stderr and as an event."""
     for notice in plan.notices:
-        output.say(f"notice: {notice}")
-    output.say(
+        # Who wants no probe need not be told each time that there was none.
+        if probe_wanted or notice != NOT_PROBED:
+            say(f"notice: {notice}")
+    say(
         f"plan: budget {format_size(plan.budget_bytes)} of {format_size(plan.allowed_bytes)}"
         f" that can be had ({plan.terms[0].source}), margin {format_size(plan.margin_bytes)}"
     )
     if course.learned and plan is course.plan:
-        output.say(f"learned: start with {format_size(plan.budget_bytes)}, {course.learned}")
+        say(f"learned: start with {format_size(plan.budget_bytes)}, {course.learned}")
     document = plan.as_json()
     del document["schema_version"]
     events.emit("planned", command=list(command), **document)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 _GAP = 2
 _NARROWEST = 16
 """Columns between two cells, and what an elastic column keeps at least."""
+_MATTERS = ("warning: ", "error: ", "giving up: ", "failed: ")
 
 
 def print_json(document: object) -> None:
@@ -70,6 +71,12 @@ def say(message: str) -> None:
         # There is nowhere left to say it. The descriptor is the program's, too, and stays as it is; the
         # interpreter must not try again at its end and replace our exit code.
         sys.stderr = None
+
+
+def say_if_it_matters(message: str) -> None:
+    """As `say`, but only warnings and why a run could not be saved."""
+    if message.startswith(_MATTERS):
+        say(message)
 
 
 def warning(message: str) -> None:

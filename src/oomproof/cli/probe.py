@@ -18,7 +18,7 @@ from oomproof.probe.decide import Progress
 from oomproof.probe.mix import parse_mix
 from oomproof.probe.model import DEFAULT_CHUNK_BYTES, PartResult
 from oomproof.probe.readings import Reading
-from oomproof.units import MIB, format_size, parse_size
+from oomproof.units import MIB, count, format_size, parse_size
 
 _BAR_WIDTH = 20
 
@@ -202,7 +202,7 @@ def _print_for_people(result: ProbeResult) -> None:
     output.print_table(("", "SIZE", ""), rows, right=[1])
     touched = result.allocated_bytes if result.touched_bytes is None else result.touched_bytes
     print(
-        f"\n{result.probe_chunks} steps in {result.duration_seconds:.2f} s,"
+        f"\n{count(result.probe_chunks, 'step')} in {result.duration_seconds:.2f} s,"
         f" {format_size(int(touched / seconds))}/s"
     )
     for notice in result.notices:

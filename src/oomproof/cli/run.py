@@ -17,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The verb's own arguments."""
     config.add_flags(parser, SETTINGS)
     launching.add_command(parser)
+    launching.add_exit_codes(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -21,10 +21,10 @@ READY_TIMEOUT_S = 300.0
 
 def parse_oom_score_adj(text: str) -> int:
     """-1000 to 1000; raises ValueError."""
-    value = int(text)
-    if not -1000 <= value <= 1000:
-        raise ValueError("write a number from -1000 to 1000")
-    return value
+    digits = text.strip().removeprefix("-")
+    if not digits.isdecimal() or not digits.isascii() or len(digits) > 4 or int(digits) > 1000:
+        raise ValueError("write a whole number from -1000 to 1000")
+    return int(text)
 
 
 def parse_exit_code(text: str) -> int:
@@ -95,7 +95,10 @@ def parse_rate_expression(text: str) -> object:
 
 def parse_rate(text: str) -> float:
     """A number from 0 up; raises ValueError."""
-    rate = float(text)
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = -1.0
     if not 0 <= rate < float("inf"):
         raise ValueError("write a number from 0 up")
     return rate
@@ -195,6 +198,7 @@ LAUNCHING: tuple[Setting, ...] = (
     RETRIES,
     Setting("events", str, None, "write one JSON object a line to FILE or fd:N", "TARGET"),
     Setting("leaf", config.parse_switch, True, "a cgroup for each attempt where possible (on by default)"),
+    Setting("quiet", config.parse_switch, False, "say only warnings and how it ended"),
     Setting(
         "grace",
         config.parse_seconds,

@@ -1,4 +1,4 @@
-"""The leaf cgroup of one attempt, with its limit, and the guardian that outlives us to remove it.
+"""The leaf cgroup of one attempt, or of its helpers, and the guardian that outlives us to remove it.
 
 Not covered: cgroups as such, see `oomproof.leaf`; what runs in it, see `supervisor`.
 """
@@ -15,7 +15,7 @@ from oomproof.leaf import Leaf, make_leaf
 
 @contextlib.contextmanager
 def attempt_leaf(
-    limit_bytes: int | None, say: Callable[[str], None]
+    limit_bytes: int | None, say: Callable[[str], None], purpose: str = "run"
 ) -> Iterator[tuple[Leaf, Guardian | None]]:
     """A fresh leaf with `limit_bytes` (None: no limit of its own) and its guardian; removed afterwards.
 
@@ -26,7 +26,7 @@ def attempt_leaf(
     guardians: list[Guardian | None] = []
     leaf = None
     try:
-        leaf = _make(limit_bytes, lambda leaf: guardians.append(guard(leaf)))
+        leaf = _make(purpose, limit_bytes, lambda leaf: guardians.append(guard(leaf)))
         if limit_bytes is not None:
             _limit(leaf, limit_bytes)
         yield leaf, guardians[-1] if guardians else None
@@ -38,9 +38,9 @@ def attempt_leaf(
                 guardian.dismiss()
 
 
-def _make(limit_bytes: int | None, before: Callable[[Leaf], None]) -> Leaf:
+def _make(purpose: str, limit_bytes: int | None, before: Callable[[Leaf], None]) -> Leaf:
     try:
-        return make_leaf("run", before=before)
+        return make_leaf(purpose, before=before)
     except LeafUnavailable as error:
         if limit_bytes is None:
             raise

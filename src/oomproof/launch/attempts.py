@@ -13,8 +13,10 @@ import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from oomproof.errors import LeafUnavailable, OomproofError
+from oomproof.launch import process_control
 from oomproof.launch.attempt_leaf import attempt_leaf
 from oomproof.launch.benchmark import End, end_of
 from oomproof.launch.beside import Beside
@@ -140,8 +142,7 @@ def run_attempts(
             raise
 
 
-@dataclass(frozen=True, slots=True)
-class _Start:
+class _Start(NamedTuple):
     """What one attempt executes."""
 
     number: int
@@ -209,7 +210,7 @@ class _Run:
         if self.recorder is not None:
             self.recorder.attempt_ended(attempt_id, outcome(attempt))
         self.events.emit("attempt_ended", **event_fields(attempt))
-        self.say(describe(attempt))
+        self.say(describe(attempt, ok_with_kills=self.policy.ok_with_kills))
         if self.following.notice is not None:
             self.say(f"notice: {self.following.notice}")
         if self.policy.on_oom_exec and self._is_oom(attempt):
@@ -258,7 +259,8 @@ class _Run:
         policy = self.policy.attempt.sidecar
         if policy is None:
             return contextlib.nullcontext(Beside())
-        # Imported here: most runs do without it.
+        # Imported here: most runs do without it. What start-up left behind makes room for it.
+        process_control.give_memory_back()
         from oomproof.launch.sidecar import running_beside  # noqa: PLC0415
 
         return running_beside(

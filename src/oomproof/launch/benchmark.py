@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from oomproof.launch.model import (
     Attempt,
@@ -85,8 +85,7 @@ def _sentences(client: ClientEnd) -> list[str]:
     return sentences
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(NamedTuple):
     """Of a run, as its caller shall see it."""
 
     status: int

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from oomproof.launch.model import Attempt, Verdict
 from oomproof.launch.restart import RestartPolicy, pause_before_restart, wants_restart
-from oomproof.units import format_size
+from oomproof.units import count, format_size
 
 NARROWEST_GAP = 32
 """A gap below this part of the budget is not worth an attempt: 3 %, as the smallest margin."""
@@ -90,7 +90,8 @@ def _after_lack(
         return Next(gave_up=reason)
     if used > retries:
         return Next(
-            gave_up=f"{len(lacks)} attempts ran out of memory, the last with {budget}{_suspicion(lacks)}"
+            gave_up=f"{count(len(lacks), 'attempt')} ran out of memory, the last with {budget}"
+            f"{_suspicion(lacks)}"
         )
     smaller = next_budget(last.number, last.budget_bytes)
     refused = max((attempt.budget_bytes for attempt in attempts if _was_raised(attempt)), default=None)

@@ -1,15 +1,16 @@
 """What was seen of an attempt and what it means, as frozen data: no file is read here.
 
-Sizes are bytes, times are seconds; None means that nobody can tell.
+Sizes are bytes, times are seconds; None means that nobody can tell. What is newer is a named tuple:
+a frozen dataclass costs a supervisor 16 KiB, a named tuple 5.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -186,8 +187,7 @@ class KernelKill:
     """The cgroup of the victim."""
 
 
-@dataclass(frozen=True, slots=True)
-class Readiness:
+class Readiness(NamedTuple):
     """Whether, and when, the program became ready."""
 
     target: str
@@ -198,8 +198,7 @@ class Readiness:
     """The latest answer that was no, for people."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientEnd:
+class ClientEnd(NamedTuple):
     """How the client of a benchmark ended."""
 
     exit: Exit | None
@@ -303,8 +302,7 @@ class OwnWords:
     """SIGBUS while a tmpfs is full: a mapped file there could not grow."""
 
 
-@dataclass(frozen=True, slots=True)
-class SidecarPolicy:
+class SidecarPolicy(NamedTuple):
     """What goes on beside the program, see `sidecar`."""
 
     ready: Target | None = None
@@ -317,8 +315,8 @@ class SidecarPolicy:
 
     def with_budget(self, expand: Callable[[Sequence[str]], list[str]]) -> SidecarPolicy:
         """With the budget filled in by `expand` wherever a command has a place for it."""
-        ready = self.ready and replace(self.ready, command=tuple(expand(self.ready.command)))
-        return replace(self, ready=ready, client=tuple(expand(self.client)))
+        ready = self.ready and self.ready._replace(command=tuple(expand(self.ready.command)))
+        return self._replace(ready=ready, client=tuple(expand(self.client)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from oomproof.launch.relay import Relay
 
@@ -20,8 +20,7 @@ KEPT_BYTES = 1 << 20
 _STEP = re.compile(r'\.(?P<name>[\w-]+)|\.?\["(?P<quoted>[^"]*)"\]|\.?\[(?P<index>-?[0-9]{1,9})\]', re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class RateRule:
+class RateRule(NamedTuple):
     """Where the number is."""
 
     text: str

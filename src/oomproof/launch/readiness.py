@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 _HOST = r"(?P<host>\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]|[A-Za-z0-9._-]+)"
 _HTTP = re.compile(rf"{_HOST}(?::(?P<port>[0-9]+))?(?P<path>[/?][!-~]*)?")
@@ -30,8 +30,7 @@ class Kind(StrEnum):
     NOTIFY = "notify"
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """Whom to ask, and what."""
 
     kind: Kind

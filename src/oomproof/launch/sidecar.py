@@ -14,11 +14,12 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, Self
 
-from oomproof.errors import LeafUnavailable, OomproofError
+from oomproof.errors import LeafUnavailable
 from oomproof.launch import process_control
+from oomproof.launch.attempt_leaf import attempt_leaf
 from oomproof.launch.beside import Beside
 from oomproof.launch.guardian import MARK_VARIABLE, guard
 from oomproof.launch.model import (
@@ -34,7 +35,7 @@ from oomproof.launch.readiness import Kind, Target
 from oomproof.launch.ready_checks import Check, ConnectCheck, NotifyCheck, check_for, resolve
 from oomproof.launch.signals import Signals
 from oomproof.launch.spawn import Child, Start, read_report, spawn
-from oomproof.leaf import Leaf, make_leaf
+from oomproof.leaf import Leaf
 
 if TYPE_CHECKING:
     from oomproof.launch.rate import Capture
@@ -104,8 +105,7 @@ class Wait:
             self.check.trouble = trouble  # a question that was only just put tells less than the one before
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where helpers run."""
 
     leaf: Leaf | None
@@ -122,26 +122,19 @@ def place_for(policy: SidecarPolicy, *, use_leaf: bool, warn: Callable[[str], No
     if not policy.client and (policy.ready is None or policy.ready.kind is not Kind.EXEC):
         yield Place(None, {})
         return
-    leaf, guardian = _make_leaf() if use_leaf else None, None
-    mark = f"{os.getpid()}-{time.monotonic_ns()}-client"
-    try:
-        guardian = guard(leaf, mark)
-        yield Place(leaf, {} if leaf else {MARK_VARIABLE: mark})
-    finally:
+    with contextlib.ExitStack() as stack:
+        try:
+            leaf = stack.enter_context(attempt_leaf(None, warn, "client"))[0] if use_leaf else None
+        except LeafUnavailable:
+            leaf = None  # then the attempt itself has none, and that is said
         if leaf is not None:
-            try:
-                leaf.remove()
-            except (OomproofError, OSError) as error:
-                warn(f"warning: {error}")
+            yield Place(leaf, {})
+            return
+        mark = f"{os.getpid()}-{time.monotonic_ns()}-client"
+        guardian = guard(None, mark)
         if guardian is not None:
-            guardian.dismiss()
-
-
-def _make_leaf() -> Leaf | None:
-    try:
-        return make_leaf("client")
-    except LeafUnavailable:
-        return None  # then the attempt itself has none, and that is said
+            stack.callback(guardian.dismiss)
+        yield Place(None, {MARK_VARIABLE: mark})
 
 
 class Sidecar(Beside):

@@ -143,6 +143,17 @@ def failure_to_error(failure: SpawnFailure, command: Sequence[str], path: str | 
     return _exec_error(failure.errno, name, reason, path)
 
 
+def executable_problem(name: str, path: str | None) -> OomproofError | None:
+    """Why `name` cannot be executed, as far as can be told without executing it; None: it most likely can."""
+    places = [""] if "/" in name else (os.defpath if path is None else path).split(":")
+    files = [os.path.join(place, name) for place in places]  # noqa: PTH118  as execvp does it
+    if any(os.access(file, os.X_OK) and not os.path.isdir(file) for file in files):  # noqa: PTH112
+        return None
+    found = any(os.path.exists(file) for file in files)  # noqa: PTH110
+    number = errno.EACCES if found else errno.ENOENT
+    return _exec_error(number, name, os.strerror(number), path)
+
+
 def _exec_error(number: int, name: str, reason: str, path: str | None) -> CommandError:
     if number not in (errno.ENOENT, errno.ENOTDIR):
         return CommandNotExecutable(f"{name!r} cannot be executed: {reason}{_CURES.get(number, '')}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from oomproof.history.model import Outcome
-from oomproof.launch.model import Attempt, Evidence
+from oomproof.launch.model import Attempt, Evidence, Verdict
 from oomproof.units import format_size
 
 
@@ -104,8 +104,8 @@ def hook_environment(attempt: Attempt) -> dict[str, str]:
     return {f"OOMPROOF_{name}": "" if value is None else str(value) for name, value in facts.items()}
 
 
-def describe(attempt: Attempt) -> str:
-    """One line for people: verdict, evidence, and what happens to the budget."""
+def describe(attempt: Attempt, *, ok_with_kills: bool = False) -> str:
+    """One line for people: verdict, evidence in short, and what happens to the budget."""
     judgement = attempt.judgement
     words = f"attempt {attempt.number}: {judgement.verdict.value} ({judgement.confidence.value})"
     words += f" after {attempt.evidence.duration_s:.1f} s"
@@ -121,4 +121,30 @@ def describe(attempt: Attempt) -> str:
         budget += f"; could not be killed: {pids}"
     for leftover in attempt.evidence.leftovers:
         budget += f"; left behind: {leftover}"
-    return f"{words}: {'; '.join(judgement.evidence)}; {budget}"
+    return f"{words}: {'; '.join([*_in_short(attempt), *_about_kills(attempt, ok_with_kills)])}; {budget}"
+
+
+def _in_short(attempt: Attempt) -> list[str]:
+    """The evidence with the folders of cgroups left out; a clean end needs no proof that nothing happened."""
+    kills = attempt.evidence.kills
+    paths = {kill.oom_memcg for kill in attempt.evidence.kernel_log or ()} | {kills.source if kills else None}
+    sentences = []
+    for sentence in attempt.judgement.evidence:
+        if attempt.judgement.verdict is Verdict.EXITED and "oom_kill stayed at" in sentence:
+            continue
+        short = sentence
+        for path in sorted(filter(None, paths), key=len, reverse=True):
+            short = short.replace(path, f".../{path.rpartition('/')[2]}")
+        sentences.append(short)
+    return sentences
+
+
+def _about_kills(attempt: Attempt, ok_with_kills: bool) -> list[str]:
+    """What becomes of an end that is a failure for its kills alone."""
+    if not attempt.judgement.oom_kills or not attempt.judgement.calls_for_less:
+        return []
+    if not attempt.evidence.ended_well:
+        return []
+    if ok_with_kills:
+        return ["accepted, as --ok-with-kills asks for"]
+    return ["it ended well and fails for the kill inside alone, which --ok-with-kills would accept"]

@@ -103,7 +103,7 @@ def _allowed(
                 f" {format_size(probe.allocated_bytes)} that it got: probe without that bound to know"
             )
     else:
-        notices.append("no probe: the budget rests on what check allows alone")
+        notices.append(NOT_PROBED)
     if request.share_millionths is not None:
         share = sum(term.bytes for term in terms) * request.share_millionths // _WHOLE
         lower_to(share, "share", f"--share {request.share_millionths / 10_000:g}%")
@@ -111,6 +111,7 @@ def _allowed(
 
 
 MAX_INT = 1 << 63
+NOT_PROBED = "no probe: the budget rests on what check allows alone"
 
 
 def _taken_off(allowed: int, probe: ProbeResult | None, request: PlanRequest) -> list[Term]:

@@ -1,6 +1,7 @@
 """What a user gets who asks for something that makes no sense: one line, and the documented exit code."""
 
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -49,6 +50,20 @@ REFUSED = {
     "events file": (["run", "--events", "/nowhere/events", "--", "true"], "No such file or directory"),
     "no such configuration": (["entrypoint", "--config", "/nowhere.toml", "--", "true"], "/nowhere.toml"),
     "probe result": (["plan", "--probe-result", "/etc/hostname"], "is no result of a probe"),
+    "no time at all": (["run", "--timeout", "0", "--", "true"], "above 0, or none for no limit"),
+    "time with a unit": (["run", "--grace", "2s", "--", "true"], "such as 10 or 0.5"),
+    "a limit that nothing can start in": (["run", "--limit", "100KiB", "--", "true"], "at least 1.00 MiB"),
+    "no target": (["run", "--ready", "https://localhost/", "--", "true"], "exec:curl"),
+    "readiness of a benchmark": (["bench", "--ready", "notify", "--", "true"], "--client"),
+    "two rates": (["bench", "--rate-json", ".a", "--rate-regex", "a", "--", "true"], "leave one of them out"),
+    "least of no rate": (["bench", "--min-rate", "5", "--", "true"], "--rate-json or --rate-regex"),
+    "rate": (["bench", "--rate-regex", "x", "--min-rate", "fast", "--", "true"], "write a number from 0 up"),
+    "rate path": (["bench", "--rate-json", "rate", "--", "true"], "write a path"),
+    "rate of no benchmark": (["entrypoint", "--rate-json", ".a", "--", "true"], "--bench or --client"),
+    "quotes of a benchmark": (
+        ["entrypoint", "--bench", '"', "--", "true"],
+        "--bench: '\"' cannot be used: No closing",
+    ),
     "empty benchmark": (["entrypoint", "--bench", "", "--", "true"], "write a command"),
 }
 
@@ -97,6 +112,67 @@ def test_a_history_that_was_asked_for_and_cannot_be_kept_is_an_error(
     [line] = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
     assert str(history) in line
     assert "--history none" in line
+
+
+QUIETLY = ["--no-leaf", "--history", "none", "--quiet"]
+
+
+def test_quiet_says_how_it_ended_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *QUIETLY, "--", "sh", "-c", "exit 3"]) == 3
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("oomproof: attempt 1: exited (certain) after ")
+    assert "the main process exited with 3" in line
+
+
+def test_who_asked_for_no_probe_is_not_told_that_there_was_none(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["run", "--no-leaf", "--history", "none", "--", "true"])
+    assert "no probe" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("setting", "flag"),
+    [
+        (["--on-oom-exec", "no-such-hook now"], "--on-oom-exec"),
+        (["--ready", "exec:no-such-hook"], "--ready exec"),
+    ],
+)
+def test_a_command_that_is_needed_later_is_looked_for_at_the_start(
+    setting: list[str], flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["run", *QUIETLY, *setting, "--", "true"])
+    assert f"warning: {flag}: command 'no-such-hook' was not found in PATH" in capsys.readouterr().err
+
+
+def test_a_client_is_looked_for_before_its_daemon_is_started(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started = tmp_path / "started"
+    assert main(["bench", *QUIETLY, "--client", "/etc/passwd", "--", "touch", str(started)]) == 126
+    assert "--client: '/etc/passwd' cannot be executed" in capsys.readouterr().err
+    assert not started.exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["false"], "bench: failed with a budget of 64.00 MiB, and not for lack of memory, exit status 1"),
+        (["sh", "-c", "exit 0"], "bench: works with a budget of 64.00 MiB"),
+    ],
+)
+def test_a_benchmark_says_why_it_failed(
+    command: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["bench", *QUIETLY, "--budget", "64MiB", "--", *command])
+    assert capsys.readouterr().err.splitlines()[-1] == f"oomproof: {words}"
+
+
+@pytest.mark.parametrize("verb", ["run", "bench", "entrypoint"])
+def test_the_help_lists_the_exit_codes(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    out = capsys.readouterr().out
+    assert all(re.search(rf"^  {code} ", out, re.MULTILINE) for code in (137, 124, 125, 126, 127, 2))
+    assert ("--min-rate\n" in out) is (verb != "run")
 
 
 OOMPROOF = [sys.executable, "-m", "oomproof"]

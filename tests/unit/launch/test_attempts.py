@@ -191,7 +191,7 @@ def test_one_line_an_attempt_says_verdict_evidence_and_budgets(detector: Detecto
     detector.run(OOM, SUCCESS)
     first, second = detector.said
     assert first.startswith(
-        "attempt 1: oom_kill (certain) after 1.0 s: the main process died of SIGKILL; /leaf"
+        "attempt 1: oom_kill (certain) after 1.0 s: the main process died of SIGKILL; .../leaf"
     )
     assert first.endswith("budget 1000 B -> 900 B")
     assert second.endswith("budget 900 B")

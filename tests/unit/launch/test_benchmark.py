@@ -90,7 +90,7 @@ ENDS = {
         124,
     ),
     "shared counter, the client was the victim": (
-        seen(client=replace(KILLED, oom_kills=None), kills=1, scope=Scope.OWN),
+        seen(client=KILLED._replace(oom_kills=None), kills=1, scope=Scope.OWN),
         Verdict.CLIENT_FAILED,
         137,
     ),
@@ -130,7 +130,7 @@ def test_a_client_that_is_fine_in_spite_of_kills_inside_it() -> None:
 )
 def test_rates(rate: float | None, min_rate: float | None, status: int, words: str | None) -> None:
     evidence = replace(seen(), rate=rate, rate_trouble=None if rate else "nothing in it matches")
-    policy = replace(CLIENT, rate=parse_expression("x"))
+    policy = CLIENT._replace(rate=parse_expression("x"))
     end = end_of(Attempt(1, 100, evidence, judge(evidence)), policy, ok_with_kills=False, min_rate=min_rate)
     assert end.status == status
     if words is None:
@@ -144,6 +144,6 @@ def test_rates(rate: float | None, min_rate: float | None, status: int, words: s
 
 def test_a_failed_benchmark_is_not_failed_for_its_rate() -> None:
     evidence = seen(client=FAILED)
-    policy = replace(CLIENT, rate=parse_expression("x"))
+    policy = CLIENT._replace(rate=parse_expression("x"))
     end = end_of(Attempt(1, 100, evidence, judge(evidence)), policy, ok_with_kills=False, min_rate=1.0)
     assert (end.status, end.failure) == (9, "the client failed: it exited with 9")
