@@ -72,6 +72,11 @@ class MemoryBudget:
         """What nobody holds, never negative; somebody may be waiting for it."""
         return max(0, self._ledger.total - self._ledger.used)
 
+    @property
+    def waiting(self) -> int:
+        """Requests in line now."""
+        return self._ledger.waiting
+
     def reserve(self, size: int, *, owner: str, timeout: float | None = None) -> Reservation:
         """Take `size` bytes for `owner`, waiting in line at most `timeout` seconds (None: for ever).
 

@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from oomproof.errors import PoolError
 from oomproof.limits import detect_limits
@@ -24,13 +24,11 @@ from oomproof.memory.backends import Backend
 from oomproof.memory.backends.chain import BackendChain
 from oomproof.memory.budget import MemoryBudget
 from oomproof.memory.buffer import Block, Loan, PinnedBuffer
+from oomproof.memory.handover import Handover
 from oomproof.memory.housekeeping import Housekeeper
 from oomproof.memory.reservation import Reservation
 from oomproof.memory.sizes import best_fit, largest_first, size_class, whole_pages
 from oomproof.units import format_size
-
-if TYPE_CHECKING:
-    import asyncio
 
 _LOOK_AT_HEADROOM_SECONDS = 1.0
 
@@ -58,8 +56,8 @@ class PoolStatistics:
     allocated: int
     """Requests that needed new memory."""
     freed_bytes: Mapping[str, int]
-    """By cause: ``asked``, ``closed``, ``idle``, ``pressure``, ``evicted`` (the budget needed room),
-    ``wanted`` (somebody waited for room when it was returned)."""
+    """By cause: ``asked``, ``cancelled``, ``closed``, ``idle``, ``pressure``, ``evicted`` (the budget needed
+    room), ``wanted`` (somebody waited for room when it was returned)."""
 
 
 class PinnedPool:
@@ -149,11 +147,11 @@ class PinnedPool:
         if block is None:
             size = self._new_size(size_bytes)
             reservation = await self._budget.reserve_async(size, owner=owner, timeout=timeout)
-            allocating = asyncio.get_running_loop().run_in_executor(None, self._allocate, reservation)
+            handover = Handover(reservation, self._allocate, lambda block: self._free([block], "cancelled"))
             try:
-                block = await asyncio.shield(allocating)
-            except asyncio.CancelledError:
-                allocating.add_done_callback(self._give_up)  # the kernel cannot be interrupted in it
+                block = await asyncio.get_running_loop().run_in_executor(None, handover.allocate)
+            except BaseException:
+                handover.abandon()
                 raise
         return self._lend(block, size_bytes, owner)
 
@@ -213,6 +211,8 @@ class PinnedPool:
         return owner or self.name
 
     def _take_idle(self, size_bytes: int, owner: str) -> Block | None:
+        if self._budget.waiting:
+            return None  # those in line come first, and they may need the room
         with self._lock:
             index = best_fit([block.size_bytes for block in self._idle], size_bytes, self._max_waste)
             if index is None:
@@ -247,10 +247,6 @@ class PinnedPool:
             self._loans.add(loan)
         return PinnedBuffer(loan, self._keeper.put, self._settle)
 
-    def _give_up(self, allocating: asyncio.Future[Block]) -> None:
-        if not allocating.cancelled() and allocating.exception() is None:
-            self._free([allocating.result()], "asked")
-
     # -- returning
 
     def _settle(self) -> None:
@@ -263,10 +259,9 @@ class PinnedPool:
         """The last view of a loan is gone."""
         block = loan.block
         self._put_by(block)
-        waited_for = self._budget.statistics().waiting > 0
         with self._lock:
             self._loans.discard(loan)
-            cause = "closed" if self._closed else "wanted" if waited_for else None
+            cause = "closed" if self._closed else "wanted" if self._budget.waiting else None
             if cause is None:
                 block.returned_at = self._clock()
                 self._idle.insert(bisect_right(self._idle, block.size_bytes, key=_size), block)

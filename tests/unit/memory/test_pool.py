@@ -348,6 +348,23 @@ def test_a_cancelled_take_gives_back_even_what_is_being_allocated(budget: Memory
     asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
+def test_takes_that_are_cancelled_at_any_moment_leave_nothing(budget: MemoryBudget, pool: PinnedPool) -> None:
+    async def scenario() -> None:
+        for turn in range(300):
+            taking = asyncio.create_task(pool.take_async(4096 + turn))
+            for _ in range(turn % 4):
+                await asyncio.sleep(0)
+            taking.cancel()
+            await asyncio.wait([taking])
+            if not taking.cancelled():
+                taking.result().release()
+
+    asyncio.run(scenario())  # its end waits for the threads
+    assert pool.statistics().in_use_count == 0
+    pool.trim()
+    assert budget.used_bytes == 0
+
+
 def test_many_threads_at_once_leave_an_exact_ledger(budget: MemoryBudget, pool: PinnedPool) -> None:
     failures: list[BaseException] = []
 
