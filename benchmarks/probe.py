@@ -3,13 +3,15 @@
     python benchmarks/probe.py [LIMIT ...]          (default: 1GiB 4GiB; 12GiB where there is room)
 
 For each limit, in leaf cgroups that have it, in turn and several times over: the C loop with its chunks
-of 1 GiB, and the probe: full, full on huge pages, quick. Prints medians of time and throughput, the
-ratios to the C loop, and how far each answer is from the truth, which is a C loop that goes on, 64 KiB
-at a time, until the kernel kills it. Needs cc, and the right to make cgroups.
+of 1 GiB, and the probe: full, full on huge pages, quick. Each waits first until the rest of the machine is
+quiet, for 20 s at most. Prints medians of time and throughput, the ratios to the C loop of the same round,
+what the rest of the machine used meanwhile, and how far each answer is from the truth, which is a C
+loop that goes on, 64 KiB at a time, until the kernel kills it. Needs cc, and the right to make cgroups.
 """
 
 from __future__ import annotations
 
+import os
 import resource
 import statistics
 import subprocess
@@ -20,6 +22,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
+from probe_simulation import LARGE, simulate
+
 from oomproof.leaf import Leaf, make_leaf
 from oomproof.probe import ProbeRequest, ProbeResult, Shape, run_probe
 from oomproof.units import GIB, KIB, MIB, format_size, parse_size
@@ -27,7 +31,8 @@ from oomproof.units import GIB, KIB, MIB, format_size, parse_size
 SOURCE = Path(__file__).with_name("probe_loop.c")
 CHUNK, TRUTH_CHUNK = GIB, 64 * KIB
 RUNS = 5
-LARGE = 342 * GIB
+QUIET = 0.1
+"""Processors that others may use while something is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,9 @@ class Answer:
     seconds: float
     touching: float
     processor: float
-    """Seconds of processor time, to start, touch and give back: what a busy machine does not distort."""
+    """Seconds of processor time, to start, touch and give back: what a busy machine distorts least."""
+    others: float
+    """Processors that the rest of the machine used meanwhile."""
 
     @property
     def rate(self) -> float:
@@ -51,13 +58,12 @@ def loop(program: Path, limit: int, chunk: int) -> Answer:
     """Run the C loop in a leaf with `limit`; its answer is what its last line says, killed or not."""
     with make_leaf("bench") as leaf:
         leaf.set_limit(limit)
-        started, used = time.perf_counter(), processor_time()
+        machine = Machine()
         lines = subprocess.run(
             in_leaf(leaf, str(program), str(limit), str(chunk)), capture_output=True, text=True, check=False
         ).stdout.splitlines()
         touched, touching = lines[-1].split()
-        seconds = time.perf_counter() - started
-        return Answer(int(touched), int(touched), seconds, float(touching), processor_time() - used)
+        return Answer(int(touched), int(touched), machine.seconds(), float(touching), *machine.usage())
 
 
 def warm(program: Path, limit: int) -> None:
@@ -71,18 +77,48 @@ def in_leaf(leaf: Leaf, *command: str) -> list[str]:
 
 def probe(limit: int, shape: Shape = Shape.ANON, quick: bool = False) -> Answer:
     steps: list[float] = []
-    used = processor_time()
+    machine = Machine()
     request = ProbeRequest(limit_bytes=limit, shape=shape, quick=quick)
     result: ProbeResult = run_probe(request, on_step=lambda *_: steps.append(time.perf_counter()))
     touched = result.allocated_bytes if result.touched_bytes is None else result.touched_bytes
-    processor = processor_time() - used
-    return Answer(result.allocated_bytes, touched, result.duration_seconds, steps[-1] - steps[0], processor)
+    return Answer(
+        result.allocated_bytes, touched, result.duration_seconds, steps[-1] - steps[0], *machine.usage()
+    )
 
 
-def processor_time() -> float:
-    """Seconds, of this process and all that it has waited for."""
+class Machine:
+    """What processors did since it was made, which is when the rest of the machine had become quiet."""
+
+    def __init__(self, patience_s: float = 20.0) -> None:
+        give_up = time.monotonic() + patience_s
+        self._start()
+        while time.sleep(0.2) or (self.usage()[1] > QUIET and time.monotonic() < give_up):
+            self._start()
+        self._start()
+
+    def _start(self) -> None:
+        self._started, self._own, self._all = time.perf_counter(), own_time(), all_time()
+
+    def seconds(self) -> float:
+        return time.perf_counter() - self._started
+
+    def usage(self) -> tuple[float, float]:
+        """Our seconds of processor time, and the processors that all others used."""
+        own = own_time() - self._own
+        return own, max(all_time() - self._all - own, 0.0) / self.seconds()
+
+
+def own_time() -> float:
+    """Seconds of processor time, of this process and all that it has waited for."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def all_time() -> float:
+    """The same of the whole machine, and what its host took from it."""
+    user, nice, system, _, _, irq, softirq, steal = Path("/proc/stat").read_text().split()[1:9]
+    ticks = sum(map(int, (user, nice, system, irq, softirq, steal)))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def compare(program: Path, limit: int) -> None:
@@ -99,20 +135,29 @@ def compare(program: Path, limit: int) -> None:
     for _ in range(RUNS):
         answers["probe --as hugepage"].append(probe(limit, Shape.HUGEPAGE))
     print(f"\n{format_size(limit)}: a process lives with up to {format_size(truth)} ({RUNS} runs, medians)")
-    print(f"{'':24}{'answer':>12}{'off by':>12}{'seconds':>10}{'touching':>13}{'ratio':>8}{'CPU s/GiB':>11}")
-    base = statistics.median(run.rate for run in next(iter(answers.values())))
+    print(
+        f"{'':24}{'answer':>12}{'off by':>12}{'seconds':>10}{'touching':>13}{'ratio':>8}"
+        f"{'CPU s/GiB':>11}{'others':>8}"
+    )
+    base = next(iter(answers.values()))
     for name, runs in answers.items():
         found = round(statistics.median(run.found for run in runs))
         rate = statistics.median(run.rate for run in runs)
+        ratio = statistics.median(run.rate / loop.rate for run, loop in zip(runs, base, strict=True))
         print(
             f"{name:24}{format_size(found):>12}{format_size(truth - found):>12}"
             f"{statistics.median(run.seconds for run in runs):>10.2f}"
-            f"{rate / GIB:>8.2f} G/s{rate / base:>8.2f}"
+            f"{rate / GIB:>8.2f} G/s{ratio:>8.2f}"
             f"{statistics.median(run.processor * GIB / run.touched for run in runs):>11.2f}"
+            f"{statistics.median(run.others for run in runs):>8.2f}"
         )
     for name in ("probe", "probe --as hugepage"):
         rate = statistics.median(run.rate for run in answers[name])
-        print(f"{name}: {format_size(LARGE)} would take {LARGE / rate:.0f} s")
+        simulated = simulate(LARGE, rate)
+        print(
+            f"{name}: {format_size(LARGE)} would take {LARGE / rate:.0f} s on paper,"
+            f" {simulated.seconds:.0f} s in {simulated.steps} steps by simulation"
+        )
     quick, full = (
         statistics.median(run.found for run in answers[name]) for name in ("probe --quick", "probe")
     )

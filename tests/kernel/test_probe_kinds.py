@@ -142,6 +142,12 @@ def test_a_mix_that_can_be_had_in_full_ends_there() -> None:
     assert (result.stop_reason, result.allocated_bytes) == (StopReason.MAXIMUM, 14 * MIB)
 
 
+def test_a_share_of_nothing_is_nothing() -> None:
+    result = run_probe(ProbeRequest(limit_bytes=LIMIT, reserve_bytes=LIMIT, mix=parse_mix("pinned=50%")))
+    assert (result.stop_reason, result.allocated_bytes) == (StopReason.RESERVE, 0)
+    assert result.notices[-1].startswith("Nothing was touched")
+
+
 def test_a_part_that_may_not_be_locked_ends_the_mix_and_is_told_apart_from_the_others() -> None:
     without_right = ["setpriv", "--inh-caps=-ipc_lock", "--bounding-set=-ipc_lock", "sh", "-c"]
     mix = ["--mix", "anon=8MiB,pinned=16MiB,shmem", "--limit", "96MiB"]

@@ -85,8 +85,10 @@ def run_probe(request: ProbeRequest | None = None, on_step: OnStep | None = None
         result = findings.extrapolated_result(whole, keep, ahead, duration_s)
     else:
         result = findings.result(duration_s)
-    if result.stop_reason is StopReason.MAXIMUM and result.allocated_bytes == room:
-        result = replace(result, stop_reason=at_room)
+    if result.stop_reason is StopReason.MAXIMUM and _asks_for(request, Shape.CUDA_PINNED):
+        wished = _smaller(request.max_bytes, _total(parts))
+        if wished is None or result.allocated_bytes < wished:
+            result = replace(result, stop_reason=at_room)
     return replace(
         result,
         own_bytes=own_bytes + result.overhead_by_cause.get("toucher", 0),
@@ -113,10 +115,16 @@ def _bounded(request: ProbeRequest, parts: tuple[Part, ...], room: int | None) -
     Not every driver has its memory charged to the cgroup, so usage need not show that there is
     an end: then the room at the start is the end.
     """
+    most = _smaller(request.max_bytes, _total(parts))
+    if room is not None and _asks_for(request, Shape.CUDA_PINNED):
+        most = _smaller(most, max(room, 0))
+    return replace(request, max_bytes=most or None)  # nothing: then no room is left, which is found next
+
+
+def _total(parts: tuple[Part, ...]) -> int | None:
+    """What all parts ask for; None: all that is left."""
     sizes = [part.asked_bytes for part in parts if part.asked_bytes is not None]
-    total = sum(sizes) if len(sizes) == len(parts) else None
-    at_start = max(room, 0) if room is not None and _asks_for(request, Shape.CUDA_PINNED) else None
-    return replace(request, max_bytes=_smaller(_smaller(request.max_bytes, total), at_start))
+    return sum(sizes) if len(sizes) == len(parts) else None
 
 
 def _part(request: ProbeRequest, room: int | None) -> ProbeRequest:
