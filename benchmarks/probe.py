@@ -4,7 +4,7 @@
 
 For each limit, in leaf cgroups that have it, in turn and several times over: the C loop with its chunks
 of 1 GiB, and the probe: full, full on huge pages, quick. Each waits first until the rest of the machine is
-quiet, for 20 s at most. Prints medians of time and throughput, the ratios to the C loop of the same round,
+quiet, for 8 s at most. Prints medians of time and throughput, the ratios to the C loop of the same round,
 what the rest of the machine used meanwhile, and how far each answer is from the truth, which is a C
 loop that goes on, 64 KiB at a time, until the kernel kills it. Needs cc, and the right to make cgroups.
 """
@@ -89,7 +89,7 @@ def probe(limit: int, shape: Shape = Shape.ANON, quick: bool = False) -> Answer:
 class Machine:
     """What processors did since it was made, which is when the rest of the machine had become quiet."""
 
-    def __init__(self, patience_s: float = 20.0) -> None:
+    def __init__(self, patience_s: float = 8.0) -> None:
         give_up = time.monotonic() + patience_s
         self._start()
         while time.sleep(0.2) or (self.usage()[1] > QUIET and time.monotonic() < give_up):
