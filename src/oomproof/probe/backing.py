@@ -15,7 +15,6 @@ from oomproof.errors import ProbeError
 _TRIAL_BYTES = 1 << 20
 """The most that is ever taken of the disk, on a filesystem that turns out to have no holes."""
 _BLOCK_BYTES = 512
-_IN_MEMORY = ("tmpfs", "ramfs")
 
 
 def default_directory() -> Path:
@@ -66,14 +65,3 @@ def _open_nameless(directory: Path) -> int:
         raise error from reason
     path.unlink()
     return descriptor
-
-
-def is_in_memory(descriptor: int, root: Path = Path("/")) -> bool:
-    """Whether the file is on tmpfs or the like, where its pages are shared memory."""
-    device = os.fstat(descriptor).st_dev
-    number = f"{os.major(device)}:{os.minor(device)}".encode()
-    for line in (root / "proc/self/mountinfo").read_bytes().splitlines():
-        mount, _, filesystem = line.partition(b" - ")
-        if mount.split()[2] == number:
-            return filesystem.split()[0].decode() in _IN_MEMORY
-    return False

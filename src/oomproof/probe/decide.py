@@ -53,8 +53,8 @@ class Progress:
     """The chunk; less after the kernel refused a step."""
     last_step_bytes: int = 0
     """What the last step touched."""
-    mapped_bytes: int = 0
-    """How much of `allocated_bytes` is a file's on a disk, which the kernel may take back."""
+    shared_bytes: int = 0
+    """How much of `allocated_bytes` is of a file or shared memory, which the kernel may take back."""
     refused_by: StopReason = StopReason.LIMIT
     """Why the kernel refused the last step that it refused."""
 
@@ -137,8 +137,9 @@ def decide(request: ProbeRequest, keep: Reserves, progress: Progress, readings: 
         return Stop(trouble)
     if progress.largest_step_bytes < min(SMALLEST_STEP_BYTES, request.chunk_bytes):
         return Stop(progress.refused_by)
-    resident = readings.now.toucher.file - readings.first.toucher.file
-    if progress.mapped_bytes - resident >= SMALLEST_STEP_BYTES:
+    first, now = readings.first.toucher, readings.now.toucher
+    resident = now.file + now.shared - first.file - first.shared
+    if progress.shared_bytes - resident >= SMALLEST_STEP_BYTES:
         return Stop(StopReason.LIMIT)
     room, reason = room_above(with_room_for_others(keep, readings), readings.now)
     if room is not None and room < SMALLEST_STEP_BYTES:

@@ -31,8 +31,6 @@ class Findings:
     notices: list[str]
     parts: tuple[Part, ...] = (Part(Shape.ANON),)
     """What is touched, in order."""
-    file_on_disk: bool = False
-    """Whether the pages of Shape.FILE are page cache."""
     error_bytes: int = 0
     """How far the answer may be off."""
     allocated_by_part: list[int] = field(init=False)
@@ -56,15 +54,28 @@ class Findings:
         """All that was touched."""
         return sum(self.allocated_by_part)
 
-    @property
-    def mapped_bytes(self) -> int:
-        """The part of it that is a file's, on a disk."""
+    def allocated_to(self, *shapes: Shape) -> int:
+        """The part of it that is of these kinds."""
         sizes = zip(self.parts, self.allocated_by_part, strict=True)
-        return sum(size for part, size in sizes if part.shape is Shape.FILE) if self.file_on_disk else 0
+        return sum(size for part, size in sizes if part.shape in shapes)
+
+    @property
+    def shared_bytes(self) -> int:
+        """The part of it that belongs to a file or to shared memory."""
+        return self.allocated_to(Shape.FILE, Shape.SHMEM)
+
+    @property
+    def file_is_shared_memory(self) -> bool:
+        """Whether the pages of the file turned out to be no page cache."""
+        file = self.allocated_to(Shape.FILE)
+        grown = self.last.toucher.shared - self.ready.toucher.shared - self.allocated_to(Shape.SHMEM)
+        return file > 0 and grown > file // 2
 
     def of_file(self, toucher: Accounts) -> int:
-        """How much of that file is resident, by the accounts of the toucher."""
-        return max(toucher.file - self.ready.toucher.file, 0) if self.file_on_disk else 0
+        """How much of the file is resident page cache, by the accounts of the toucher."""
+        if all(part.shape is not Shape.FILE for part in self.parts):
+            return 0
+        return max(toucher.file - self.ready.toucher.file, 0)
 
     @property
     def last(self) -> Reading:
@@ -90,7 +101,7 @@ class Findings:
         if size:
             self.allocated_by_part[part] += size
             self.chunks += 1
-            kernel = sum(kernel_causes(self.ready, reading, self.mapped_bytes).values())
+            kernel = sum(kernel_causes(self.ready, reading, self.allocated_to(Shape.FILE)).values())
             self.kernel_by_part[part] += kernel - (self.points[-1][1] if self.points else 0)
             self.points.append((self.allocated_bytes, kernel))
 
@@ -102,7 +113,7 @@ class Findings:
             self.last,
             peak_bytes=self.peak_bytes,
             allocated_bytes=self.allocated_bytes,
-            mapped_bytes=self.mapped_bytes,
+            mapped_bytes=self.allocated_to(Shape.FILE),
         )
         notices = self.notices
         if self.last.limit_bytes != self.before.limit_bytes:

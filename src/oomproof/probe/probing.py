@@ -17,7 +17,7 @@ from oomproof.errors import LeafUnavailable, ProbeError
 from oomproof.leaf import Leaf, make_leaf
 from oomproof.limits import detect_limits
 from oomproof.limits.model import Status
-from oomproof.probe.backing import default_directory, is_in_memory, open_backing_file
+from oomproof.probe.backing import default_directory, open_backing_file
 from oomproof.probe.child import Outcome, Toucher, signals_held
 from oomproof.probe.decide import (
     PAGE_BYTES,
@@ -71,7 +71,7 @@ def run_probe(request: ProbeRequest | None = None, on_step: OnStep | None = None
         keep = reserves(request, place.before)
         room, at_room = room_above(keep, ready)
         parts = in_bytes(request.parts, _smaller(room, request.max_bytes) or 0)
-        findings = Findings(place.before, ready, list(place.notices), parts, place.file_on_disk)
+        findings = Findings(place.before, ready, list(place.notices), parts)
         whole = _bounded(request, parts, room)
         part = _part(whole, room)
         try:
@@ -92,7 +92,7 @@ def run_probe(request: ProbeRequest | None = None, on_step: OnStep | None = None
     return replace(
         result,
         own_bytes=own_bytes + result.overhead_by_cause.get("toucher", 0),
-        notices=(*result.notices, *_remarks(result, keep, ready)),
+        notices=(*result.notices, *_remarks(result, keep, ready), *_on_the_file(request, findings)),
     )
 
 
@@ -150,6 +150,13 @@ def _remarks(result: ProbeResult, keep: Reserves, ready: Reading) -> list[str]:
     ]
 
 
+def _on_the_file(request: ProbeRequest, findings: Findings) -> list[str]:
+    if not findings.file_is_shared_memory:
+        return []
+    directory = request.file_directory or default_directory()
+    return [f"{directory} is in memory (tmpfs): a file there is shared memory, as --as shmem has it."]
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
     """Where the probe runs, and how it was before anything was started."""
@@ -157,8 +164,6 @@ class _Place:
     leaf: Leaf | None
     toucher: Toucher
     before: Reading
-    file_on_disk: bool
-    """Whether a file is mapped whose pages the kernel may take back at any time."""
     notices: tuple[str, ...]
 
     @property
@@ -174,14 +179,16 @@ class _Place:
 def _open(request: ProbeRequest, opened: ExitStack) -> _Place:
     """Start the toucher, make its leaf, and leave to `opened` how both are ended."""
     report, at_s = detect_limits(), time.monotonic()
-    file, file_on_disk, notices = _open_file(request)
+    file = None
+    if _asks_for(request, Shape.FILE):
+        file = open_backing_file(request.file_directory or default_directory())
     try:
         toucher = Toucher(len(os.sched_getaffinity(0)), file, _asks_for(request, Shape.CUDA_PINNED))
     finally:
         if file is not None:
             os.close(file)  # the toucher alone keeps it: its pages must be gone with it
     opened.callback(toucher.finish)
-    leaf, more_notices = _make_leaf(request)
+    leaf, notices = _make_leaf(request)
     if leaf is not None:
         toucher.inherit(leaf)
         opened.callback(leaf.remove)
@@ -190,19 +197,8 @@ def _open(request: ProbeRequest, opened: ExitStack) -> _Place:
     opened.callback(toucher.close)
     opened.callback(toucher.release)
     before = replace(summarise(report, leaf_row(leaf)), at_s=at_s)
-    notices += more_notices + _check_bounds(request, before)
-    return _Place(leaf, toucher, before, file_on_disk, tuple(notices))
-
-
-def _open_file(request: ProbeRequest) -> tuple[int | None, bool, list[str]]:
-    """The file to map, where one is asked for, and whether it is on a disk."""
-    if not _asks_for(request, Shape.FILE):
-        return None, False, []
-    directory = request.file_directory or default_directory()
-    file = open_backing_file(directory)
-    if not is_in_memory(file):
-        return file, True, []
-    return file, False, [f"{directory} is tmpfs: a file there is shared memory, as --as shmem has it."]
+    notices += _check_bounds(request, before)
+    return _Place(leaf, toucher, before, tuple(notices))
 
 
 def _make_leaf(request: ProbeRequest) -> tuple[Leaf | None, list[str]]:
@@ -257,7 +253,7 @@ def _probe(
                 progress = replace(
                     progress,
                     allocated_bytes=findings.allocated_bytes,
-                    mapped_bytes=findings.mapped_bytes,
+                    shared_bytes=findings.shared_bytes,
                     last_step_bytes=size,
                 )
             case Outcome.REFUSED | Outcome.UNLOCKABLE:

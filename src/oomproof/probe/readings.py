@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -88,10 +89,11 @@ def take_reading(
         # On v2 oomproof may have stepped down from the cgroup whose history matters.
         history = {1: v1.read_history, 2: v2.read_history}[report.cgroup.version if report.cgroup else 2]
         report = replace(report, facts=history(Tree(), str(leaf.directory.parent)))
+    stat = leaf.stat() if leaf else {}
     return replace(
-        summarise(report, leaf_row(leaf), level, mapped_bytes),
+        summarise(report, leaf_row(leaf), level, mapped_bytes, _inactive(stat, mapped_bytes)),
         at_s=time.monotonic(),
-        leaf_stat=tuple((k, v) for k, v in leaf.stat().items() if k in STAT_FIELDS) if leaf else (),
+        leaf_stat=tuple((k, v) for k, v in stat.items() if k in STAT_FIELDS),
         toucher=toucher,
     )
 
@@ -116,12 +118,17 @@ def leaf_row(leaf: Leaf | None) -> Candidate | None:
 
 
 def summarise(
-    report: LimitReport, leaf: Candidate | None, level: str | None = None, mapped_bytes: int = 0
+    report: LimitReport,
+    leaf: Candidate | None,
+    level: str | None = None,
+    mapped_bytes: int = 0,
+    inactive_bytes: int = 0,
 ) -> Reading:
     """One reading from what `limits` and the leaf say, of `level` or, with None, of the one that binds.
 
     To the kernel the toucher's own file pages are clean page cache, to be dropped for whoever wants
-    memory; here they are what is being measured, so `mapped_bytes` of it do not count as free.
+    memory; here they are what is being measured, so they do not count as free: neither `mapped_bytes`
+    of the host's available memory, nor the `inactive_bytes` among them of a cgroup's.
     """
     rows = [*([leaf] if leaf else []), *report.candidates]
     measured = next((row for row in rows if row.name == level), None) or _binding(rows)
@@ -130,7 +137,7 @@ def summarise(
         for size in (
             report.available_bytes if report.status is Status.LIMITED else None,
             leaf.available_bytes if leaf else None,
-            *(_without_own_cache(row, mapped_bytes) for row in rows if mapped_bytes and row.kind in _LEVELS),
+            *(_without_own(row, inactive_bytes) for row in rows if inactive_bytes and row.kind in _LEVELS),
         )
         if size is not None
     ]
@@ -157,12 +164,18 @@ def summarise(
     )
 
 
-def _without_own_cache(row: Candidate, mapped_bytes: int) -> int | None:
-    """Headroom of `row` when `mapped_bytes` of the page cache that it counts as free are the toucher's."""
+def _inactive(stat: Mapping[str, int], mapped_bytes: int) -> int:
+    """How much of `mapped_bytes` is on the kernel's list to be dropped first; without a leaf, maybe all."""
+    inactive = stat.get("total_inactive_file", stat.get("inactive_file", mapped_bytes))
+    return min(inactive, mapped_bytes)
+
+
+def _without_own(row: Candidate, inactive_bytes: int) -> int | None:
+    """Headroom of `row` when `inactive_bytes` of the page cache that it counts as free are the toucher's."""
     if row.available_bytes is None or row.limit_bytes is None:
         return row.available_bytes
     counted_as_free = row.available_bytes - max(row.limit_bytes - (row.usage_bytes or 0), 0)
-    return row.available_bytes - min(mapped_bytes, max(counted_as_free, 0))
+    return row.available_bytes - min(inactive_bytes, max(counted_as_free, 0))
 
 
 def _less(size: int | None, taken: int) -> int | None:

@@ -10,7 +10,7 @@ import pytest
 
 from oomproof.errors import ProbeError
 from oomproof.probe import ProbeRequest, Shape
-from oomproof.probe.backing import default_directory, is_in_memory, open_backing_file
+from oomproof.probe.backing import default_directory, open_backing_file
 
 
 @pytest.fixture
@@ -47,20 +47,6 @@ def test_a_filesystem_without_holes_is_refused(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "ftruncate", fill)
     with pytest.raises(ProbeError, match="has no holes, so what is mapped would take up disk"):
         open_backing_file(tmp_path)
-
-
-def test_tmpfs_is_known_by_the_mount_of_the_device(opened: int, tmp_path: Path) -> None:
-    device = os.fstat(opened).st_dev
-    number = f"{os.major(device)}:{os.minor(device)}"
-    (tmp_path / "proc/self").mkdir(parents=True)
-    mountinfo = tmp_path / "proc/self/mountinfo"
-    other = "21 1 0:999 / /other rw - ext4 /dev/sda rw\n"
-    mountinfo.write_text(f"{other}22 1 {number} / /tmp rw,nosuid shared:5 - tmpfs tmpfs rw\n")
-    assert is_in_memory(opened, tmp_path)
-    mountinfo.write_text(f"{other}22 1 {number} / /tmp rw - ext4 /dev/sdb rw\n")
-    assert not is_in_memory(opened, tmp_path)
-    mountinfo.write_text(other)
-    assert not is_in_memory(opened, tmp_path)
 
 
 def test_the_default_is_tmpdir(monkeypatch: pytest.MonkeyPatch) -> None:

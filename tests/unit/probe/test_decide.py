@@ -148,7 +148,7 @@ def test_a_limit_lowered_meanwhile_is_obeyed() -> None:
 
 def test_pages_of_a_file_that_are_taken_back_end_the_probe() -> None:
     first = replace(reading(), toucher=Accounts(file=5 * MIB))
-    progress = Progress(64 * MIB, 256 * MIB, mapped_bytes=64 * MIB)
+    progress = Progress(64 * MIB, 256 * MIB, shared_bytes=64 * MIB)
 
     def with_resident(size: int) -> Step | Stop:
         now = replace(first, toucher=Accounts(file=size))
