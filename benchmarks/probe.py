@@ -3,11 +3,12 @@
     python benchmarks/probe.py [LIMIT ...]          (default: 1GiB 4GiB; 12GiB where there is room)
 
 For each limit, in leaf cgroups that have it, in turn and several times over: the C loop with its chunks
-of 1 GiB, and the probe: full, full on huge pages, quick. Each waits first until the rest of the machine is
-quiet, for 8 s at most. Prints medians of time and throughput, the ratio to the C loop (median of the
-rounds, and of the best runs, which others disturbed least), what the rest of the machine used meanwhile,
-and how far each answer is from the truth, which is a C loop that goes on, 64 KiB at a time, until the
-kernel kills it. Needs cc, and the right to make cgroups.
+of 1 GiB, and the probe: full, quick, and full on huge pages. Before each, all of it is touched once, so
+that nobody pays for memory that a virtual machine's host has to find first; and before that it waits, for
+4 s at most, until the rest of the machine is quiet. Prints medians of time and throughput, the ratio to
+the C loop (median of the rounds, and of the best runs, which others disturbed least), what the rest of the
+machine used meanwhile, and how far each answer is from the truth, which is a C loop that goes on, 64 KiB
+at a time, until the kernel kills it. Needs cc, and the right to make cgroups.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +36,7 @@ CHUNK, TRUTH_CHUNK = GIB, 64 * KIB
 RUNS = 5
 QUIET = 0.1
 """Processors that others may use while something is measured."""
+PATIENCE_S = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ def loop(program: Path, limit: int, up_to: int, chunk: int) -> Answer:
 
 
 def warm(program: Path, limit: int) -> None:
-    """Touch as much once before: a virtual machine's host may have taken back what was free."""
+    """Touch as much once before: a virtual machine's host takes back, within seconds, what is free."""
     loop(program, limit, limit - 16 * MIB, 16 * MIB)
 
 
@@ -88,16 +91,9 @@ def probe(limit: int, shape: Shape = Shape.ANON, quick: bool = False) -> Answer:
 
 
 class Machine:
-    """What processors did since it was made, which is when the rest of the machine had become quiet."""
+    """What processors did since it was made."""
 
-    def __init__(self, patience_s: float = 8.0) -> None:
-        give_up = time.monotonic() + patience_s
-        self._start()
-        while time.sleep(0.2) or (self.usage()[1] > QUIET and time.monotonic() < give_up):
-            self._start()
-        self._start()
-
-    def _start(self) -> None:
+    def __init__(self) -> None:
         self._started, self._own, self._all = time.perf_counter(), own_time(), all_time()
 
     def seconds(self) -> float:
@@ -107,6 +103,16 @@ class Machine:
         """Our seconds of processor time, and the processors that all others used."""
         own = own_time() - self._own
         return own, max(all_time() - self._all - own, 0.0) / self.seconds()
+
+
+def wait_until_quiet() -> None:
+    """Until the rest of the machine uses nearly nothing, or it is no use to wait."""
+    give_up = time.monotonic() + PATIENCE_S
+    while time.monotonic() < give_up:
+        machine = Machine()
+        time.sleep(0.2)
+        if machine.usage()[1] <= QUIET:
+            return
 
 
 def own_time() -> float:
@@ -125,16 +131,20 @@ def all_time() -> float:
 def compare(program: Path, limit: int) -> None:
     truth = loop(program, limit, limit, TRUTH_CHUNK).found
     answers: defaultdict[str, list[Answer]] = defaultdict(list)
+    contenders: dict[str, Callable[[], Answer]] = {
+        "C loop, 1 GiB chunks": lambda: loop(program, limit, limit - CHUNK, CHUNK),
+        "C loop, 16 MiB chunks": lambda: loop(program, limit, limit - 16 * MIB, 16 * MIB),
+        "probe": lambda: probe(limit),
+        "probe --quick": lambda: probe(limit, quick=True),
+        "probe --as hugepage": lambda: probe(limit, Shape.HUGEPAGE),
+    }
+    if limit <= CHUNK:
+        del contenders["C loop, 1 GiB chunks"]
     for _ in range(RUNS):
-        warm(program, limit)
-        if limit > CHUNK:
-            answers["C loop, 1 GiB chunks"].append(loop(program, limit, limit - CHUNK, CHUNK))
-        answers["C loop, 16 MiB chunks"].append(loop(program, limit, limit - 16 * MIB, 16 * MIB))
-        answers["probe"].append(probe(limit))
-        answers["probe --quick"].append(probe(limit, quick=True))
-    # Not in turn with the others: huge pages are made of other memory, and leave it to those who come next.
-    for _ in range(RUNS):
-        answers["probe --as hugepage"].append(probe(limit, Shape.HUGEPAGE))
+        for name, run in contenders.items():
+            wait_until_quiet()
+            warm(program, limit)
+            answers[name].append(run())
     print(f"\n{format_size(limit)}: a process lives with up to {format_size(truth)} ({RUNS} runs, medians)")
     print(
         f"{'':24}{'answer':>12}{'off by':>12}{'seconds':>10}{'touching':>13}{'ratio':>8}{'of best':>9}"
