@@ -25,11 +25,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from probe_simulation import LARGE, simulate
-
 from oomproof.leaf import Leaf, make_leaf
 from oomproof.probe import ProbeRequest, ProbeResult, Shape, run_probe
 from oomproof.units import GIB, KIB, MIB, format_size, parse_size
+from probe_simulation import LARGE, simulate
 
 SOURCE = Path(__file__).with_name("probe_loop.c")
 CHUNK, TRUTH_CHUNK = GIB, 64 * KIB
