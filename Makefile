@@ -22,18 +22,22 @@ BIN := $(VENV)/bin
 MADE := $(VENV)/.made-by-$(subst /,_,$(PYTHON))
 DEMO_READY := $(VENV)/.demo-ready
 DEV_READY := $(VENV)/.dev-ready
+PROGRAMS := $(VENV)/programs
+PROGRAMS_READY := $(PROGRAMS)/.ready
 
 ifneq ($(UV),)
   MAKE_VENV = "$(UV)" venv --quiet --python "$(PYTHON)" "$(VENV)"
   INSTALL = "$(UV)" pip install --quiet --python "$(BIN)/python" --compile-bytecode
+  INSTALL_PROGRAMS = "$(UV)" pip install --quiet --python "$(PROGRAMS)/bin/python"
 else
   MAKE_VENV = "$(PYTHON)" -m venv "$(VENV)"
   INSTALL = "$(BIN)/python" -m pip -qq install
+  INSTALL_PROGRAMS = "$(BIN)/python" -m pip --python "$(PROGRAMS)/bin/python" -qq install
 endif
 INSTALL_PROJECT = $(INSTALL) --no-deps --no-build-isolation --editable .
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format lock rig changelog clean
+.PHONY: help demo test lint format lock rig programs changelog clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -60,6 +64,8 @@ format: $(DEV_READY) ## apply the formatter and the safe fixes
 rig: ## install QEMU and the kernels of the guest tests (root; Debian on x86-64)
 	@PYTHONPATH=tests "$(PYTHON)" -m rigs
 
+programs: $(PROGRAMS_READY) ## install the programs that recipes are tried with (500 MB, in an environment of their own)
+
 changelog: $(DEV_READY) ## show what the next release's changelog will say
 	@"$(BIN)/towncrier" build --draft --version next
 
@@ -69,6 +75,7 @@ LOCK = env -u PIP_CONSTRAINT UV_NO_CONFIG=1 "$(UV)" pip compile --quiet --univer
 lock: ## pin again what requirements/*.in ask for (needs uv; ARGS=--upgrade for newer releases)
 	@test -n "$(UV)" || { echo "make lock needs uv: put it on PATH, or set UV=/path/to/uv" >&2; exit 1; }
 	@$(LOCK) --output-file requirements/demo.txt requirements/demo.in
+	@$(LOCK) --output-file requirements/recipes.txt requirements/recipes.in
 	@$(LOCK) --output-file requirements/dev.txt --constraint requirements/demo.txt requirements/dev.in
 
 clean: ## remove the environment and every cache in the tree
@@ -93,4 +100,9 @@ $(DEMO_READY): $(MADE) requirements/demo.txt pyproject.toml
 $(DEV_READY): $(MADE) requirements/dev.txt pyproject.toml
 	@$(INSTALL) --require-hashes --requirement requirements/dev.txt
 	@$(INSTALL_PROJECT)
+	@touch "$@"
+
+$(PROGRAMS_READY): $(MADE) requirements/recipes.txt
+	@"$(BIN)/python" -m venv --without-pip "$(PROGRAMS)"
+	@$(INSTALL_PROGRAMS) --require-hashes --requirement requirements/recipes.txt
 	@touch "$@"

@@ -86,7 +86,7 @@ def pins(lock: Path) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("name", ["demo", "dev"])
+@pytest.mark.parametrize("name", ["demo", "dev", "recipes"])
 def test_the_lock_pins_every_requirement_with_hashes_and_names_no_registry(name: str) -> None:
     lock = REQUIREMENTS / f"{name}.txt"
     locked = pins(lock)

@@ -90,8 +90,10 @@ def resolve(settings: Sequence[Setting], flags: Mapping[str, object]) -> dict[st
     """
     values = config.resolve(settings, flags, os.environ)
     values["recipe"] = recipe = _recipe(values)
-    if recipe is not None and recipe.settings:
-        values = config.resolve(settings, flags, os.environ, suggestions(recipe)) | {"recipe": recipe}
+    if recipe is not None:
+        values = _with_suggestions(
+            recipe, values, config.resolve(settings, flags, os.environ, suggestions(recipe))
+        )
     known = (*LAUNCHING, *MEASURING, *config.probe_settings(probe=True), BENCH, COMMAND)
     for name in config.unknown_variables(known, os.environ):
         output.warning(f"{name} is no setting of oomproof and changes nothing")
@@ -121,6 +123,18 @@ def suggestions(recipe: Recipe) -> config.Suggested:
                 f" there are {', '.join(sorted(known))}"
             )
     return config.Suggested(f"{recipe.path}: settings.", recipe.settings)
+
+
+def _with_suggestions(recipe: Recipe, without: dict[str, Any], suggested: dict[str, Any]) -> dict[str, Any]:
+    """The settings that `recipe` suggested; says which of them nobody else had a say in."""
+    taken = [
+        f"--{key} {value}"
+        for key, value in recipe.settings.items()
+        if suggested.get(name := key.replace("-", "_")) != without.get(name)
+    ]
+    if taken:
+        output.say(f"recipe {recipe.name} brings {', '.join(taken)}")
+    return suggested | {"recipe": recipe}
 
 
 def check_recipe(settings: Mapping[str, Any], command: Sequence[str]) -> None:

@@ -1,21 +1,51 @@
+import java.io.InputStream;
 import java.lang.management.ManagementFactory;
+import java.lang.management.MemoryPoolMXBean;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CountDownLatch;
 
-/** Fills what the virtual machine says it may have: the heap, direct memory, and the stacks of threads. */
+/** Fills what the virtual machine says it may have: metaspace, direct memory, stacks and the heap. */
 public final class Fill {
-    private static final int THREADS = 32;
+    private static final int THREADS = 16;
     private static final int PIECE = 64 << 10;
+    private static final List<Object> HELD = new ArrayList<>();
+
+    /** Defines its one class anew each time, as application servers do. */
+    private static final class Loader extends ClassLoader {
+        Class<?> define(byte[] code) {
+            return defineClass(Fill.class.getName(), code, 0, code.length);
+        }
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        System.out.println("metaspace: " + fillMetaspace());
+        System.out.println("threads: " + fillStacks());
+        System.out.println("direct memory: " + fillDirectMemory());
+        System.out.println("heap: " + fillHeap() + " of " + Runtime.getRuntime().maxMemory());
+    }
+
+    private static long fillMetaspace() throws Exception {
+        byte[] code;
+        try (InputStream file = Fill.class.getResourceAsStream("Fill.class")) {
+            code = file.readAllBytes();
+        }
+        MemoryPoolMXBean pool = ManagementFactory.getMemoryPoolMXBeans().stream()
+                .filter(candidate -> candidate.getName().equals("Metaspace")).findFirst().orElseThrow();
+        // The pool's limit counts the space of compressed classes too, which is about an eighth.
+        while (pool.getUsage().getCommitted() < pool.getUsage().getMax() * 3 / 4) {
+            Class<?> defined = new Loader().define(code);
+            HELD.add(defined.getDeclaredMethods());
+        }
+        return pool.getUsage().getCommitted();
+    }
 
     private static int deep(int depth) {
         return depth == 0 ? 0 : 1 + deep(depth - 1);
     }
 
-    public static void main(String[] arguments) throws Exception {
-        Runtime runtime = Runtime.getRuntime();
-        List<Object> held = new ArrayList<>();
+    private static int fillStacks() throws InterruptedException {
         CountDownLatch deepened = new CountDownLatch(THREADS);
         for (int i = 0; i < THREADS; i++) {
             Thread thread = new Thread(() -> {
@@ -31,27 +61,33 @@ public final class Fill {
             thread.start();
         }
         deepened.await();
-        long direct = 0;
+        return THREADS;
+    }
+
+    private static long fillDirectMemory() {
+        long filled = 0;
         try {
-            for (; direct < runtime.maxMemory(); direct += PIECE) {
+            for (; filled < Runtime.getRuntime().maxMemory(); filled += PIECE) {
                 ByteBuffer piece = ByteBuffer.allocateDirect(PIECE);
                 for (int at = 0; at < PIECE; at += 4096) {
                     piece.put(at, (byte) 1);
                 }
-                held.add(piece);
+                HELD.add(piece);
             }
         } catch (OutOfMemoryError full) {
-            System.out.println("direct memory is full with " + direct);
+            // Thrown by Java code, which ExitOnOutOfMemoryError does not see.
+            return filled;
         }
-        long heap = 0;
-        while (runtime.totalMemory() - runtime.freeMemory() < runtime.maxMemory() * 9 / 10) {
-            held.add(new byte[PIECE]);
-            heap += PIECE;
-            if (heap > runtime.maxMemory()) {
-                break;
-            }
+        return filled;
+    }
+
+    private static long fillHeap() {
+        Runtime runtime = Runtime.getRuntime();
+        long filled = 0;
+        while (runtime.totalMemory() - runtime.freeMemory() < runtime.maxMemory() / 100 * 94) {
+            HELD.add(new byte[PIECE]);
+            filled += PIECE;
         }
-        System.out.println("filled: heap " + heap + " of " + runtime.maxMemory() + ", pieces " + held.size()
-                + ", uptime " + ManagementFactory.getRuntimeMXBean().getUptime() + " ms");
+        return filled;
     }
 }

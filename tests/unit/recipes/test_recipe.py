@@ -216,9 +216,6 @@ PARTS = {
 def test_the_parts_of_a_recipe_never_add_up_to_more_than_the_budget(more: int, cpus: int) -> None:
     for recipe in bundled():
         floor = parse_size(str(recipe.settings.get("floor", "64MiB")))
-        if recipe.name == "postgres":
-            # Every query of every processor has its share: more processors need more memory.
-            floor += cpus * 8 * MIB
         budget = floor + more
         values = recipe.compute(budget, cpus)
         parts = sum(values[name] * times for name, times in PARTS.get(recipe.name, {}).items())
