@@ -132,7 +132,7 @@ def _with_suggestions(recipe: Recipe, without: dict[str, Any], suggested: dict[s
         for key, value in recipe.settings.items()
         if suggested.get(name := key.replace("-", "_")) != without.get(name)
     ]
-    if taken:
+    if taken and not suggested["quiet"]:
         output.say(f"recipe {recipe.name} brings {', '.join(taken)}")
     return suggested | {"recipe": recipe}
 
@@ -179,7 +179,8 @@ def launch(
 
     An earlier attempt that died together with its oomproof counts as such a kill if it was most likely one.
     """
-    prepare = _prepare(command, settings)
+    say = output.say_if_it_matters if settings["quiet"] else output.say
+    prepare = _prepare(command, settings, say)
     record = record_of(settings)
     found = record.run_started(run_of(verb, command, settings, planned))
     # With --ok-with-kills, what others call a death is none.
@@ -191,7 +192,6 @@ def launch(
         worthless = smaller is not None and prepare is not None and not prepare.allows(smaller)
         return None if worthless else smaller
 
-    say = output.say_if_it_matters if settings["quiet"] else output.say
     policy = _policy(settings)
     _check_client(settings.get("client", ()))
     for problem in _hidden_problems(settings):
@@ -281,13 +281,15 @@ def _announce(
     events.emit("planned", command=list(command), **document)
 
 
-def _prepare(command: Sequence[str], settings: Mapping[str, Any]) -> Starts | None:
+def _prepare(
+    command: Sequence[str], settings: Mapping[str, Any], say: Callable[[str], None]
+) -> Starts | None:
     """None where filling the budget into the command is all there is to do."""
     if settings["recipe"] is None and not settings["render"]:
         return None
     from oomproof.recipes.start import Starts
 
-    return Starts(command, os.environ, settings["recipe"], settings["render"], output.say)
+    return Starts(command, os.environ, settings["recipe"], settings["render"], say)
 
 
 def _policy(settings: dict[str, Any]) -> RunPolicy:
