@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from oomproof import config
 from oomproof.cli import launching, output
-from oomproof.cli.planning import plan_here
+from oomproof.cli.planning import Planned, plan_here
 from oomproof.cli.settings import LAUNCHING, MEASURING
 from oomproof.errors import ConfigError, UsageError
 from oomproof.launch.attempts import Attempt, RunResult
@@ -30,6 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The verb's own arguments."""
     config.add_flags(parser, SETTINGS)
     parser.add_argument("--report", metavar="FILE", type=Path, help="write the report to FILE as JSON")
+    parser.add_argument(
+        "--sweep",
+        metavar="N",
+        type=_sweep_count,
+        help="run it with N budgets and draw the rates",
+    )
+    parser.add_argument("--svg", metavar="FILE", type=Path, help="write the drawing of --sweep to FILE")
     launching.add_command(parser, help="the benchmark, or with --client the daemon, and its arguments")
     launching.add_exit_codes(parser, launching.OF_BENCHMARKS)
 
@@ -43,8 +52,13 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             "--ready without --client: nothing would end the daemon; give a client (true ends it once ready)"
         )
-    if args.report is not None:
-        _check_writable(args.report)
+    if args.svg is not None and args.sweep is None:
+        raise UsageError("--svg draws what --sweep has measured: give both")
+    for flag, file in (("--report", args.report), ("--svg", args.svg)):
+        if file is not None:
+            _check_writable(flag, file)
+    if args.sweep is not None:
+        return _run_sweep(args, settings, command)
     with open_events(settings["events"], output.warning) as events:
         planned = plan_here(settings, args.signals.stop_requested)
         result = launching.launch("bench", command, settings, planned, events=events, signals=args.signals)
@@ -52,8 +66,41 @@ def run(args: argparse.Namespace) -> int:
     for line in lines[-1:] if settings["quiet"] else lines:
         output.say(line)
     if args.report is not None:
-        _write(args.report, result)
+        _write("--report", args.report, json.dumps(as_json(result), indent=2) + "\n")
     return result.exit_status
+
+
+def _sweep_count(text: str) -> int:
+    from oomproof.cli.sweep import FEWEST, MOST
+
+    if not (text.isascii() and text.isdigit()) or not FEWEST <= int(text[:4]) <= MOST or len(text) > 3:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of budgets from {FEWEST} to {MOST}")
+    return int(text)
+
+
+def _run_sweep(args: argparse.Namespace, settings: dict[str, Any], command: Sequence[str]) -> int:
+    """The drawing goes to stdout; 0 when any budget worked."""
+    from oomproof.cli.sweep import budgets_of, sweep
+    from oomproof.cli.sweep_chart import lines, svg
+
+    if settings["budget"] is not None:
+        raise UsageError("--sweep takes many budgets and --budget one: leave one of them out")
+    with open_events(settings["events"], output.warning) as events:
+        planned = plan_here(settings, args.signals.stop_requested)
+
+        def launch(changed: dict[str, Any], with_budget: Planned) -> RunResult:
+            return launching.launch(
+                "bench", command, changed, with_budget, events=events, signals=args.signals
+            )
+
+        done = sweep(budgets_of(planned, args.sweep, settings), planned, settings, launch)
+    for line in lines(done):
+        print(line)
+    if args.report is not None:
+        _write("--report", args.report, json.dumps(done.as_json(), indent=2) + "\n")
+    if args.svg is not None:
+        _write("--svg", args.svg, svg(done, " ".join(command)))
+    return done.exit_status
 
 
 def report_lines(result: RunResult) -> list[str]:
@@ -128,19 +175,18 @@ def _over_budget(attempt: Attempt) -> int | None:
     return None if peak is None else peak - attempt.budget_bytes
 
 
-def _check_writable(path: Path) -> None:
+def _check_writable(flag: str, path: Path) -> None:
     """Raises ConfigError before the benchmark runs rather than after it."""
     if path.is_dir():
-        raise ConfigError(f"--report {path} is a directory: give a file")
+        raise ConfigError(f"{flag} {path} is a directory: give a file")
     target = path if path.exists() else path.parent
     if not os.access(target, os.W_OK):
         reason = "cannot be written to" if target.exists() else "does not exist"
-        raise ConfigError(f"--report {path}: {target} {reason}: give a file that can be written to")
+        raise ConfigError(f"{flag} {path}: {target} {reason}: give a file that can be written to")
 
 
-def _write(path: Path, result: RunResult) -> None:
+def _write(flag: str, path: Path, text: str) -> None:
     """Whole or not at all: a reader never sees half a report. Devices and pipes are written to directly."""
-    text = json.dumps(as_json(result), indent=2) + "\n"
     is_file = not path.exists() or path.is_file()
     target = path.resolve() if is_file else path
     partial = target.with_name(f".{target.name}.{os.getpid()}") if is_file else target
@@ -151,4 +197,4 @@ def _write(path: Path, result: RunResult) -> None:
     except OSError as error:
         if is_file:
             partial.unlink(missing_ok=True)
-        raise ConfigError(f"--report {path}: {error.strerror}: give a file that can be written to") from error
+        raise ConfigError(f"{flag} {path}: {error.strerror}: give a file that can be written to") from error

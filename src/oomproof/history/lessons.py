@@ -19,6 +19,8 @@ TEACHING_COLUMNS = (
 
 LACK = ("oom_kill", "oom_suspected", "in_process_oom")
 """Verdicts that say that memory ran out."""
+CLIENT_DONE = "client_done"
+"""The verdict on a daemon whose client came to a good end."""
 _UNSURE = "low"
 
 
@@ -28,7 +30,7 @@ def observations(rows: Sequence[Mapping[str, Any]]) -> list[Observation]:
     out_of_memory: set[int] = set()
     found = []
     for row in rows:
-        lived = row["verdict"] == "exited" and row["exit_code"] == 0
+        lived = row["verdict"] == CLIENT_DONE or (row["verdict"] == "exited" and row["exit_code"] == 0)
         died = row["verdict"] in LACK and row["confidence"] != _UNSURE
         if (lived or died) and row["ended_at"] is not None:
             found.append(
