@@ -69,22 +69,25 @@ class _Server:
         self._connection.close()
 
     def _migrate(self) -> None:
-        version = self._version()
-        if version < SCHEMA_VERSION:
-            with self.transaction():
-                self.execute("SELECT pg_advisory_xact_lock(?)", (_MIGRATION_LOCK,))
-                version = self._version()
-                for script in MIGRATIONS[version:]:
-                    for statement in statements(_translated(script)):
-                        self.execute(statement)
-                if version == 0:
-                    self.execute("CREATE TABLE oomproof_schema (version BIGINT NOT NULL)")
-                    self.execute("INSERT INTO oomproof_schema VALUES (?)", (SCHEMA_VERSION,))
-                else:
-                    self.execute(
-                        "UPDATE oomproof_schema SET version = GREATEST(version, ?)", (SCHEMA_VERSION,)
-                    )
+        """Others may be doing the same at this moment."""
+        if self._version() < SCHEMA_VERSION:
+            # Held from before the transaction: one that began earlier would not see the tables of others.
+            self.execute("SELECT pg_advisory_lock(?)", (_MIGRATION_LOCK,))
+            try:
+                with self.transaction():
+                    self._make_tables(self._version())
+            finally:
+                self.execute("SELECT pg_advisory_unlock(?)", (_MIGRATION_LOCK,))
         check_version(self._version())
+
+    def _make_tables(self, version: int) -> None:
+        for script in MIGRATIONS[version:]:
+            for statement in statements(_translated(script)):
+                self.execute(statement)
+        if version == 0:
+            self.execute("CREATE TABLE oomproof_schema (version BIGINT NOT NULL)")
+            self.execute("INSERT INTO oomproof_schema VALUES (0)")
+        self.execute("UPDATE oomproof_schema SET version = GREATEST(version, ?)", (SCHEMA_VERSION,))
 
     def _version(self) -> int:
         [[table]] = self.execute("SELECT to_regclass('oomproof_schema')")
