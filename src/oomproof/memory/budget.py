@@ -14,8 +14,9 @@ from typing import Self
 from oomproof.errors import BudgetError, UsageError
 from oomproof.memory.arguments import plain_owner, plain_size
 from oomproof.memory.dispatch import Dispatcher
-from oomproof.memory.eviction import Evictable, Evictors
-from oomproof.memory.ledger import GRANTED, WAITING, Ledger
+from oomproof.memory.eviction import Evictable
+from oomproof.memory.ledger import Ledger
+from oomproof.memory.records import GRANTED, WAITING
 from oomproof.memory.refusal import not_granted
 from oomproof.memory.reservation import Reservation
 from oomproof.memory.statistics import BudgetStatistics, OwnerStatistics
@@ -37,7 +38,7 @@ class MemoryBudget:
     def __init__(self, total_bytes: int, *, name: str = "memory") -> None:
         self._ledger = Ledger(plain_size(total_bytes, "total_bytes"), name)
         self._dispatcher = Dispatcher(self._ledger)
-        self._forked_from: int | None = None
+        self._process = os.getpid()
         _budgets.add(self)
 
     @classmethod
@@ -92,7 +93,7 @@ class MemoryBudget:
             if state == WAITING:
                 state = self._dispatcher.wait(ThreadRequest(reservation, size), timeout)
         except BaseException:
-            self._dispatcher.give_back(reservation)
+            self._dispatcher.undo(reservation)
             raise
         return self._granted(state, reservation, size, timeout)
 
@@ -107,7 +108,7 @@ class MemoryBudget:
             if state == WAITING:
                 state = await self._dispatcher.wait_async(TaskRequest(reservation, size), timeout)
         except BaseException:
-            self._dispatcher.give_back(reservation)
+            self._dispatcher.undo(reservation)
             raise
         return self._granted(state, reservation, size, timeout)
 
@@ -120,11 +121,12 @@ class MemoryBudget:
         reservation, size = self._new(owner), plain_size(size)
         try:
             state = self._ledger.take(reservation, size)
-            if state == WAITING and not self._ledger.waiting and self._dispatcher.evictors:
-                self._dispatcher.evictors.relieve(lambda: size + self._ledger.used - self._ledger.total)
+            if state == WAITING:
+                self._dispatcher.serve()  # should the first in line have gone without a word
+                self._dispatcher.relieve_now(size)
                 state = self._ledger.take(reservation, size)
         except BaseException:
-            self._dispatcher.give_back(reservation)
+            self._dispatcher.undo(reservation)
             raise
         return None if state == WAITING else self._granted(state, reservation, size, None)
 
@@ -135,20 +137,15 @@ class MemoryBudget:
         are asked at once, in this thread. Requests in line that are larger than the new total fail with
         BudgetExceeded.
         """
-        total = plain_size(total_bytes, "total_bytes")
-        try:
-            self._ledger.set_total(total)
-            self._dispatcher.refuse_the_hopeless()
-        except BaseException:
-            self._dispatcher.refuse_the_hopeless()
-            raise
-        self._dispatcher.evictors.relieve(self._ledger.shortfall)
+        self._dispatcher.set_total(plain_size(total_bytes, "total_bytes"))
 
     def add_evictable(self, evictable: Evictable, *, min_idle: float = 0.0) -> None:
         """From now on, evict it when a request cannot be met and it was idle for `min_idle` seconds.
 
         It is kept alive until `remove_evictable`.
         """
+        if not min_idle >= 0:
+            raise UsageError(f"min_idle={min_idle} makes no sense: give seconds from 0 up")
         self._dispatcher.evictors.add(evictable, min_idle)
         self._dispatcher.wake_first()
 
@@ -198,9 +195,9 @@ class MemoryBudget:
         return f"<MemoryBudget {self.name!r}: {state}>"
 
     def _new(self, owner: str) -> Reservation:
-        if self._forked_from is not None:
+        if self._dispatcher.inherited:
             raise BudgetError(
-                f"budget {self.name!r} belongs to process {self._forked_from}, which forked this one:"
+                f"budget {self.name!r} belongs to process {self._process}, from which this one was forked:"
                 " make one here, with a share of its own"
             )
         return Reservation(self._dispatcher, self._ledger.account(plain_owner(owner)))
@@ -210,21 +207,13 @@ class MemoryBudget:
             raise not_granted(self._ledger, state, reservation, size, timeout)
         return reservation
 
-    def _after_fork(self, parent: int) -> None:
-        self._forked_from = parent
-        self._ledger.reset_line()
-        self._dispatcher.evictors = Evictors()
-
 
 _budgets: weakref.WeakSet[MemoryBudget] = weakref.WeakSet()
-_process = os.getpid()
 
 
 def _after_fork_in_child() -> None:
-    global _process
-    parent, _process = _process, os.getpid()
     for budget in list(_budgets):
-        budget._after_fork(parent)
+        budget._dispatcher.inherit()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from oomproof.units import format_size
-
 LOOK_AGAIN_SECONDS = 0.25
 """How soon to look again whether something in use has become idle."""
 FIRST_PAUSE_SECONDS = 1.0
@@ -61,6 +59,13 @@ class Candidate:
     last_use: float
     in_use: bool
 
+    def seconds_to_wait(self, now: float) -> float:
+        """How long until it may go, or until it is worth another look; 0 or less: it may go now."""
+        pause = self.entry.not_before - now
+        if self.in_use or self.size_bytes <= 0:
+            return max(LOOK_AGAIN_SECONDS, pause)
+        return max(self.last_use + self.entry.min_idle - now, pause)
+
 
 def choose(candidates: Iterable[Candidate], now: float) -> tuple[Candidate | None, float | None]:
     """The least recently used one that may go now; and where there is none, seconds until the next look.
@@ -105,17 +110,25 @@ class Entry:
 class Evictors:
     """The registered evictables, and one eviction at a time."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, missing: Callable[[], int]) -> None:
+        self._missing = missing
+        """Bytes that the budget as a whole is short of."""
         self._entries: dict[int, Entry] = {}
-        self._one_at_a_time = threading.Lock()
+        self._guard = threading.Lock()
         self._thread = 0
-        """Who evicts now; 0: nobody."""
+        """The one that asks evictors now; 0: none. Set under the guard, taken back by itself."""
+        self._turned_away = False
+        """Whether somebody came while another thread was at it."""
         self._came_back = 0
         self.evictions = self.evicted_bytes = self.failures = 0
 
     def __bool__(self) -> bool:
         return bool(self._entries)
+
+    @property
+    def active(self) -> bool:
+        """Whether some thread asks evictors now."""
+        return self._thread != 0
 
     def add(self, evictable: Evictable, min_idle: float) -> None:
         """Register; again: with another `min_idle`."""
@@ -125,58 +138,76 @@ class Evictors:
         """Forget; whether it was registered. An eviction that has begun is not waited for."""
         return self._entries.pop(id(evictable), None) is not None
 
-    def is_evicting(self) -> bool:
-        """Whether this very thread is inside an evictor."""
+    def is_asked_by_me(self) -> bool:
+        """Whether this very thread is inside something evictable."""
         return self._thread == threading.get_ident()
 
     def note_release(self, size: int) -> None:
-        """Told of every release while `active`: those of the evicting thread are the evictor's."""
-        if self._thread == threading.get_ident():
+        """Told of every release while `active`: those of the asking thread are the evictor's."""
+        if self.is_asked_by_me():
             self._came_back += size
 
-    @property
-    def active(self) -> bool:
-        """Whether an eviction is under way in any thread."""
-        return self._thread != 0
+    def relieve(self, shortfall: Callable[[], int], *, only_if_enough: bool = False) -> float | None:
+        """Evict until `shortfall` says 0 or nothing may go; seconds until the next look (None: no need).
 
-    def relieve(self, shortfall: Callable[[], int]) -> float | None:
-        """Evict until `shortfall` says 0 or nothing may go; in how many seconds to look again (None: never).
-
-        Each evictable is asked at most once. Where another thread evicts, that is left to it.
+        Each is asked at most once. Where another thread is at it, that is left to it. `only_if_enough`: evict
+        nothing when all that may go now is less than the shortfall.
         """
-        if not self._entries:
+        me = threading.get_ident()
+        if not self._entries or self._thread == me:
             return None
-        if not self._one_at_a_time.acquire(blocking=False):
-            return None if self.is_evicting() else LOOK_AGAIN_SECONDS
         try:
-            asked: set[int] = set()
-            while shortfall() > 0:
-                entries = [entry for entry in self._entries.copy().values() if id(entry) not in asked]
-                victim, look_again = choose(self._look(entries), self._clock())
-                if victim is None:
-                    return LOOK_AGAIN_SECONDS if asked and look_again is None else look_again
-                asked.add(id(victim.entry))
-                self._evict(victim.entry)
-            return None
+            # An interrupt between here and the end cannot leave the flag behind: it is ours or it is not.
+            with self._guard:
+                if not self._thread:
+                    self._thread = me
+                elif not only_if_enough:
+                    self._turned_away = True
+            if self._thread != me:
+                return LOOK_AGAIN_SECONDS
+            look_again = self._relieve(shortfall, only_if_enough)
+            while not self._finished():
+                self._relieve(self._missing, only_if_enough=False)
+            return look_again
         finally:
-            self._one_at_a_time.release()
+            if self._thread == me:
+                self._thread = 0
 
-    def relieve_in_thread(self, shortfall: Callable[[], int], done: Callable[[], object]) -> float | None:
-        """As `relieve`, but evict in a thread of its own, which calls `done` at its end."""
-        if shortfall() <= 0 or not self._entries:
+    def _finished(self) -> bool:
+        """Stop, unless somebody was turned away meanwhile."""
+        with self._guard:
+            if self._turned_away:
+                self._turned_away = False
+                return False
+            self._thread = 0
+            return True
+
+    def outlook(self, shortfall: int) -> tuple[float | None, bool]:
+        """Seconds until the next look (None: no need), and whether `relieve` would evict something now."""
+        if shortfall <= 0:
+            return None, False
+        if self.active:
+            return LOOK_AGAIN_SECONDS, False
+        victim, look_again = choose(self._look(self._entries.copy().values()), time.monotonic())
+        return (look_again, False) if victim is None else (LOOK_AGAIN_SECONDS, True)
+
+    def _relieve(self, shortfall: Callable[[], int], only_if_enough: bool) -> float | None:
+        left = self._entries.copy()
+        if only_if_enough and shortfall() > self._can_go(left.values()):
             return None
-        victim, look_again = choose(self._look(list(self._entries.copy().values())), self._clock())
-        if victim is None or self.active:
-            return look_again if victim is None else LOOK_AGAIN_SECONDS
+        while shortfall() > 0:
+            victim, look_again = choose(self._look(left.values()), time.monotonic())
+            if victim is None:
+                return look_again
+            del left[id(victim.entry.evictable)]
+            self._evict(victim.entry)
+        return None
 
-        def relieve() -> None:
-            self.relieve(shortfall)
-            done()
+    def _can_go(self, entries: Iterable[Entry]) -> int:
+        now = time.monotonic()
+        return sum(one.size_bytes for one in self._look(entries) if one.seconds_to_wait(now) <= 0)
 
-        threading.Thread(target=relieve, name="oomproof-evict", daemon=True).start()
-        return LOOK_AGAIN_SECONDS
-
-    def _look(self, entries: list[Entry]) -> list[Candidate]:
+    def _look(self, entries: Iterable[Entry]) -> list[Candidate]:
         candidates = []
         for entry in entries:
             it = entry.evictable
@@ -188,26 +219,22 @@ class Evictors:
 
     def _evict(self, entry: Entry) -> None:
         self._came_back = 0
-        self._thread = threading.get_ident()
         try:
             said = entry.evictable.evict()
         except Exception:  # noqa: BLE001 - somebody else's code: reported, and the request goes on
-            self._thread = 0
             self._failed(entry, "the evictor of %s failed", exc_info=True)
         else:
-            self._thread = 0
             if said != self._came_back:
                 self._failed(
                     entry,
-                    f"the evictor of %s says that it freed {format_size(said)}; the ledger got back"
-                    f" {format_size(self._came_back)} from its thread, and that is what counts",
+                    f"the evictor of %s says that it freed {said} bytes; {self._came_back} came back to the"
+                    " ledger from its thread, and these count",
                 )
         finally:
-            self._thread = 0
-            entry.gave(self._came_back, self._clock())
-        if self._came_back:
-            self.evictions += 1
-            self.evicted_bytes += self._came_back
+            entry.gave(self._came_back, time.monotonic())
+            if self._came_back:
+                self.evictions += 1
+                self.evicted_bytes += self._came_back
 
     def _failed(self, entry: Entry, message: str, *, exc_info: bool = False) -> None:
         self.failures += 1

@@ -13,80 +13,20 @@ Not covered: waking those who wait (`waiting`, `dispatch`), eviction, messages. 
 from __future__ import annotations
 
 import threading
-from typing import Final
 
-WAITING: Final = 0
-"""For want of free bytes, or behind somebody who wants some."""
-GRANTED: Final = 1
-EXCEEDED: Final = 2
-"""More than the total."""
-RELEASED: Final = 3
-"""The holding that was to grow has been released."""
-WITHDRAWN: Final = 4
-"""By the one who asked: a deadline, a cancellation, an interrupt."""
-
-CLOSED: Final = -1
-"""In place of a size: the holding is not open."""
-TOO_MUCH: Final = -2
-"""In place of a size: more than the holding has."""
-EVERYTHING: Final = -1
-"""As a size to give back."""
-
-
-class Account:
-    """What one owner has; listed in the ledger while it holds or waits for anything. Sizes are bytes."""
-
-    __slots__ = ("bytes", "owner", "peak", "reservations", "waiting", "waiting_bytes")
-
-    def __init__(self, owner: str) -> None:
-        self.owner = owner
-        self.bytes = self.peak = self.reservations = self.waiting = self.waiting_bytes = 0
-
-
-class Holding:
-    """The bytes of one reservation. Changed by the ledger alone."""
-
-    __slots__ = ("_account", "_bytes", "_open")
-
-    def __init__(self, account: Account) -> None:
-        self._account = account
-        self._bytes = 0
-        self._open = False
-
-    @property
-    def bytes(self) -> int:
-        """Held now; 0 before and after."""
-        return self._bytes
-
-    @property
-    def owner(self) -> str:
-        """The name under which they are listed."""
-        return self._account.owner
-
-
-class Request:
-    """A place in line: `holding` wants `size` bytes, as its first or (`growth`) on top of what it has."""
-
-    __slots__ = ("account", "after", "before", "growth", "holding", "leads", "linked", "size", "state")
-
-    def __init__(self, holding: Holding, size: int, *, growth: bool = False) -> None:
-        self.holding = holding
-        self.account = holding._account
-        self.size = size
-        self.growth = growth
-        self.state: int = WAITING
-        self.linked = False
-        self.leads = False
-        """Whether it has been told that it is the first in line."""
-        self.before = self.after = self
-
-    def wake(self) -> bool:
-        """Make the one who asked look at `state`; False when nobody is there any more. From any thread."""
-        return True
-
-    def is_abandoned(self) -> bool:
-        """Whether the one who asked can never look again."""
-        return False
+from oomproof.memory.records import (
+    CLOSED,
+    EVERYTHING,
+    EXCEEDED,
+    GRANTED,
+    RELEASED,
+    TOO_MUCH,
+    WAITING,
+    WITHDRAWN,
+    Account,
+    Holding,
+    Request,
+)
 
 
 class Ledger:
@@ -109,9 +49,8 @@ class Ledger:
         """Requests that are not decided yet."""
         self.waited = self.granted = self.withdrawn = 0
         self.accounts: dict[str, Account] = {}
-        nobody = Holding(Account(""))
-        self._growing = Request(nobody, 0, growth=True)
-        self._beginning = Request(nobody, 0)
+        self._growing = _line()
+        self._beginning = _line()
 
     def account(self, owner: str) -> Account:
         """The owner's account, or a new one to be listed by the change that uses it."""
@@ -134,30 +73,35 @@ class Ledger:
             holding._open = True
             account.reservations += 1
             account.bytes += size
-            account.peak = max(account.peak, account.bytes)
+            if account.bytes > account.peak:
+                account.peak = account.bytes
             self.used += size
-            self.peak = max(self.peak, self.used)
+            if self.used > self.peak:
+                self.peak = self.used
             self.granted += 1
             self.changes += 1
             return GRANTED
 
-    def grow(self, holding: Holding, size: int) -> int:
-        """Add `size` bytes if free and no other growth waits: GRANTED, WAITING, EXCEEDED or RELEASED."""
+    def take_growth(self, request: Request) -> None:
+        """Decide a `request` for growth at once, unless bytes are missing or another growth waits."""
+        holding = request.holding
+        size = request.size
         with self._lock:
             if not holding._open:
-                return RELEASED
-            if size > self.total - holding._bytes:
-                return EXCEEDED
-            if self._growing.after is not self._growing or size > self.total - self.used:
-                return WAITING
-            account = holding._account
-            holding._bytes += size
-            account.bytes += size
-            account.peak = max(account.peak, account.bytes)
-            self.used += size
-            self.peak = max(self.peak, self.used)
-            self.changes += 1
-            return GRANTED
+                request.state = RELEASED
+            elif size > self.total - holding._bytes:
+                request.state = EXCEEDED
+            elif self._growing.after is self._growing and size <= self.total - self.used:
+                account = holding._account
+                holding._bytes += size
+                account.bytes += size
+                if account.bytes > account.peak:
+                    account.peak = account.bytes
+                self.used += size
+                if self.used > self.peak:
+                    self.peak = self.used
+                self.changes += 1
+                request.state = GRANTED
 
     def enqueue(self, request: Request) -> None:
         """Put `request` at the end of its line; `decide` will say what becomes of it."""
@@ -214,9 +158,11 @@ class Ledger:
                 account = holding._account
                 holding._bytes += size
                 account.bytes += size
-                account.peak = max(account.peak, account.bytes)
+                if account.bytes > account.peak:
+                    account.peak = account.bytes
                 self.used += size
-                self.peak = max(self.peak, self.used)
+                if self.used > self.peak:
+                    self.peak = self.used
             account = request.account
             if not account.waiting and not account.reservations:
                 del self.accounts[account.owner]
@@ -293,7 +239,8 @@ class Ledger:
             if not holding._open:
                 return
             size = request.size
-            size = min(size, holding._bytes)
+            if size > holding._bytes:
+                size = holding._bytes
             account = holding._account
             holding._bytes -= size
             account.bytes -= size
@@ -350,7 +297,8 @@ class Ledger:
             part._open = True
             target.reservations += 1
             target.bytes += size
-            target.peak = max(target.peak, target.bytes)
+            if target.bytes > target.peak:
+                target.peak = target.bytes
             self.changes += 1
             return size
 
@@ -369,7 +317,8 @@ class Ledger:
             source.bytes -= size
             target.reservations += 1
             target.bytes += size
-            target.peak = max(target.peak, target.bytes)
+            if target.bytes > target.peak:
+                target.peak = target.bytes
             holding._account = target
             if not source.waiting and not source.reservations:
                 del self.accounts[source.owner]
@@ -412,6 +361,12 @@ class Ledger:
             if not account.reservations:
                 del self.accounts[account.owner]
         self.waiting = 0
-        nobody = Holding(Account(""))
-        self._growing = Request(nobody, 0, growth=True)
-        self._beginning = Request(nobody, 0)
+        self._growing = _line()
+        self._beginning = _line()
+
+
+def _line() -> Request:
+    """An empty line: a ring of requests that begins and ends at one that nobody made."""
+    line = Request(Holding(Account("")), 0)
+    line.before = line.after = line
+    return line

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from oomproof.errors import BudgetExceeded, OomproofError, OverRelease, ReservationReleased, ReserveTimeout
-from oomproof.memory.ledger import CLOSED, EXCEEDED, RELEASED, Holding, Ledger
+from oomproof.memory.ledger import Ledger
+from oomproof.memory.records import CLOSED, EXCEEDED, RELEASED, Holding
 from oomproof.units import format_size
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import warnings
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from oomproof.memory.arguments import plain_owner, plain_size
 from oomproof.memory.dispatch import Dispatcher
-from oomproof.memory.ledger import CLOSED, EVERYTHING, GRANTED, WAITING, Account, Holding
+from oomproof.memory.records import CLOSED, EVERYTHING, GRANTED, WAITING, Account, Holding, Request
 from oomproof.memory.refusal import not_changed, not_granted
 from oomproof.memory.waiting import TaskRequest, ThreadRequest
 
@@ -57,31 +57,33 @@ class Reservation(Holding):
         ReservationReleased, also when it is released while the growth waits.
         """
         size = plain_size(size)
-        state = self._dispatcher.ledger.grow(self, size)
+        request = ThreadRequest(self, size, growth=True)
+        state = self._dispatcher.grow(request)
         if state == WAITING:
-            state = self._dispatcher.wait(ThreadRequest(self, size, growth=True), timeout)
+            state = self._dispatcher.wait(request, timeout)
         if state != GRANTED:
             raise not_granted(self._dispatcher.ledger, state, self, size, timeout)
 
     async def grow_async(self, size: int, *, timeout: float | None = None) -> None:
         """As `grow`, for a task of an asyncio event loop."""
         size = plain_size(size)
-        state = self._dispatcher.ledger.grow(self, size)
+        request = TaskRequest(self, size, growth=True)
+        state = self._dispatcher.grow(request)
         if state == WAITING:
-            state = await self._dispatcher.wait_async(TaskRequest(self, size, growth=True), timeout)
+            state = await self._dispatcher.wait_async(request, timeout)
         if state != GRANTED:
             raise not_granted(self._dispatcher.ledger, state, self, size, timeout)
 
     def try_grow(self, size: int) -> bool:
         """Add `size` bytes if they can be had without waiting; whether they were."""
         size = plain_size(size)
-        ledger, evictors = self._dispatcher.ledger, self._dispatcher.evictors
-        state = ledger.grow(self, size)
-        if state == WAITING and evictors:
-            evictors.relieve(lambda: size + ledger.used - ledger.total)
-            state = ledger.grow(self, size)
+        request = Request(self, size, growth=True)
+        state = self._dispatcher.grow(request)
+        if state == WAITING:
+            self._dispatcher.relieve_now(size)
+            state = self._dispatcher.grow(request)
         if state not in (GRANTED, WAITING):
-            raise not_granted(ledger, state, self, size, None)
+            raise not_granted(self._dispatcher.ledger, state, self, size, None)
         return state == GRANTED
 
     def split(self, size: int, *, owner: str | None = None) -> Reservation:
@@ -120,11 +122,16 @@ class Reservation(Holding):
         state = f"{self._bytes} bytes" if self._open else "released"
         return f"<Reservation of {self.owner!r} in {self._dispatcher.ledger.name!r}: {state}>"
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a reservation cannot be copied or pickled: its bytes are there once")
+
     def __del__(self) -> None:
-        if self._open:
+        # An interrupt may have struck before __init__ had set anything.
+        if getattr(self, "_open", False):
             size, owner = self._bytes, self.owner
             self._dispatcher.reclaim(self)
-            if size:
+            # A forked child has copies of what its parent holds, and nothing to hold them by.
+            if size and not self._dispatcher.inherited:
                 warnings.warn(
                     f"a reservation of {size} bytes by {owner!r} was garbage-collected while held;"
                     " its bytes came back to the budget: release it, or use it in a with statement",

@@ -10,7 +10,7 @@ import queue
 import threading
 from typing import TYPE_CHECKING
 
-from oomproof.memory.ledger import Holding, Request
+from oomproof.memory.records import Holding, Request
 
 if TYPE_CHECKING:
     import asyncio
