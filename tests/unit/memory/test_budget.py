@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -20,11 +19,7 @@ from oomproof.errors import (
     UsageError,
 )
 from oomproof.memory import MemoryBudget, Reservation
-
-
-@pytest.fixture
-def budget() -> MemoryBudget:
-    return MemoryBudget(100, name="test")
+from unit.memory.helpers import wait_for
 
 
 def test_a_reservation_is_counted_until_its_block_ends(budget: MemoryBudget) -> None:
@@ -178,12 +173,3 @@ def test_the_errors_are_of_one_family() -> None:
     for error in (BudgetExceeded, ReserveTimeout, OverRelease, ReservationReleased):
         assert issubclass(error, BudgetError)
         assert issubclass(error, OomproofError)
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
-    ends = time.monotonic() + seconds
-    for _ in itertools.count():
-        if condition():
-            return
-        assert time.monotonic() < ends, "it never came true"
-        time.sleep(0.001)
