@@ -177,17 +177,18 @@ def test_finalisers_may_run_anywhere(budget: MemoryBudget, threads: Threads) -> 
     done = threading.Event()
 
     def collect() -> None:
-        while not done.wait(0.001):  # also what was left while everybody waits
+        while not done.wait(0.005):  # also what was left while everybody waits
             gc.collect()
 
     threads.start(collect)
     chance = random.Random(10)  # noqa: S311
     thresholds = gc.get_threshold()
+    gc.freeze()  # else each collection would go through everything that the other tests left
     with warnings.catch_warnings(), busy_neighbours(budget, threads, 2) as rounds:
         warnings.simplefilter("ignore", ResourceWarning)
         gc.set_threshold(1, 1, 1)
         try:
-            for turn in range(3_000):
+            for turn in range(2_000):
                 Careless()
                 if turn % 7 == 0:
                     cycle: list[object] = [budget.try_reserve(1, owner="lost")]
@@ -196,6 +197,7 @@ def test_finalisers_may_run_anywhere(budget: MemoryBudget, threads: Threads) -> 
                 one_operation(budget, chance)
         finally:
             gc.set_threshold(*thresholds)
+            gc.unfreeze()
         before = list(rounds)
         wait_for(lambda: all(now > then for now, then in zip(rounds, before, strict=True)))
         done.set()
