@@ -8,6 +8,7 @@ Not covered: how memory is had (`backends`), how long views live (`buffer`), whi
 
 from __future__ import annotations
 
+import operator
 import threading
 import time
 import warnings
@@ -85,6 +86,8 @@ class PinnedPool:
         headroom: Callable[[], int | None] = lambda: detect_limits().available_bytes,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        if max_waste < 0:
+            raise PoolError(f"max_waste is {max_waste}: 0 or more, 0.25 for a quarter")
         self.name = name
         self._budget = budget
         self._max_waste = max_waste
@@ -117,7 +120,7 @@ class PinnedPool:
         Raises what `MemoryBudget.reserve` raises (more than the total; no room within `timeout` seconds), and
         PinningUnavailable when the memory is there but cannot be locked and no other backend was given.
         """
-        owner = self._check(size_bytes, owner)
+        size_bytes, owner = self._check(size_bytes, owner)
         block = self._take_idle(size_bytes, owner)
         if block is None:
             block = self._allocate(
@@ -127,7 +130,7 @@ class PinnedPool:
 
     def try_take(self, size_bytes: int, *, owner: str | None = None) -> PinnedBuffer | None:
         """As `take`, but None at once where it would have to wait."""
-        owner = self._check(size_bytes, owner)
+        size_bytes, owner = self._check(size_bytes, owner)
         block = self._take_idle(size_bytes, owner)
         if block is None:
             reservation = self._budget.try_reserve(self._new_size(size_bytes), owner=owner)
@@ -142,7 +145,7 @@ class PinnedPool:
         """As `take`, for an event loop: neither waiting nor locking pages holds it up."""
         import asyncio  # noqa: PLC0415 - programs without an event loop do without its megabytes
 
-        owner = self._check(size_bytes, owner)
+        size_bytes, owner = self._check(size_bytes, owner)
         block = self._take_idle(size_bytes, owner)
         if block is None:
             size = self._new_size(size_bytes)
@@ -201,14 +204,14 @@ class PinnedPool:
 
     # -- taking
 
-    def _check(self, size_bytes: int, owner: str | None) -> str:
+    def _check(self, size_bytes: int, owner: str | None) -> tuple[int, str]:
+        size_bytes = operator.index(size_bytes)  # also NumPy's integers, no fractions
         if size_bytes <= 0:
             raise PoolError(f"a buffer of {size_bytes} bytes cannot be taken: ask for 1 or more")
         if self._closed:
             raise PoolError(f"pool {self.name!r} is closed: take buffers before close()")
         self._keeper.drain()
-        self._keeper.start()
-        return owner or self.name
+        return size_bytes, owner or self.name
 
     def _take_idle(self, size_bytes: int, owner: str) -> Block | None:
         if self._budget.waiting:
@@ -245,6 +248,7 @@ class PinnedPool:
         loan = Loan(block, size_bytes, owner)
         with self._lock:
             self._loans.add(loan)
+        self._keeper.start()
         return PinnedBuffer(loan, self._keeper.put, self._settle)
 
     # -- returning

@@ -164,6 +164,13 @@ def test_no_buffer_of_nothing(pool: PinnedPool, size: int) -> None:
         pool.take(size)
 
 
+def test_what_makes_no_sense_is_told(budget: MemoryBudget, pool: PinnedPool) -> None:
+    with pytest.raises(TypeError):
+        pool.take(1.5)  # type: ignore[arg-type]
+    with pytest.raises(PoolError, match="max_waste is -1"):
+        PinnedPool(budget, max_waste=-1)
+
+
 def test_what_is_idle_for_long_is_freed_by_itself(budget: MemoryBudget) -> None:
     with PinnedPool(budget, backend="heap", max_idle_seconds=0.05) as pool:
         kept = pool.take(MIB)

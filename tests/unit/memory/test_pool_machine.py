@@ -166,9 +166,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(size=st.integers(1, TOTAL))
     def trim(self, size: int) -> None:
-        before = self.pool.statistics().idle_bytes
-        freed = self.pool.trim(size)
-        assert freed >= min(size, before)
+        assert self.pool.trim(size) >= size or self.pool.statistics().idle_bytes == 0
 
     @rule(size=st.integers(4 * KIB, 256 * KIB), pinned=st.booleans())
     def fill_the_cache(self, size: int, pinned: bool) -> None:
@@ -254,7 +252,8 @@ class PoolMachine(RuleBasedStateMachine):
         lingering = sum(capacity for _, capacity, _ in self.lingering.values())
         assert pool.in_use_bytes == sum(self.capacity.values()) + lingering
         assert pool.viewed_bytes == lingering
-        assert self.unexplained() == 0
+        # An eviction that served the last in line may still be on its way through another thread.
+        self.loop.run_until_complete(self.until(lambda: self.unexplained() == 0))
         statistics = self.budget.statistics()
         assert sum(owner.bytes for owner in statistics.owners.values()) == statistics.used_bytes
 
