@@ -45,6 +45,7 @@ class Evictable(Protocol):
     def evict(self) -> int:
         """Free it and release its reservation, in this thread, before returning; the bytes released.
 
+        A part of it is enough, a buffer of many: it is asked again while bytes are missing and it gives some.
         May be called from any thread. It decides for itself, under its own lock, whether it has come into use
         since it was asked: then it keeps everything and returns 0. It must not wait for bytes of the budget.
         """
@@ -150,7 +151,7 @@ class Evictors:
     def relieve(self, shortfall: Callable[[], int], *, only_if_enough: bool = False) -> float | None:
         """Evict until `shortfall` says 0 or nothing may go; seconds until the next look (None: no need).
 
-        Each is asked at most once. Where another thread is at it, that is left to it. `only_if_enough`: evict
+        Each is asked until it gives nothing. Where another thread is at it, that is left to it. `only_if_enough`: evict
         nothing when all that may go now is less than the shortfall.
         """
         me = threading.get_ident()
@@ -199,8 +200,8 @@ class Evictors:
             victim, look_again = choose(self._look(left.values()), time.monotonic())
             if victim is None:
                 return look_again
-            del left[id(victim.entry.evictable)]
-            self._evict(victim.entry)
+            if not self._evict(victim.entry):
+                del left[id(victim.entry.evictable)]
         return None
 
     def _can_go(self, entries: Iterable[Entry]) -> int:
@@ -217,7 +218,8 @@ class Evictors:
                 self._failed(entry, "%s cannot be asked whether it may be evicted", exc_info=True)
         return candidates
 
-    def _evict(self, entry: Entry) -> None:
+    def _evict(self, entry: Entry) -> int:
+        """Ask it; the bytes that came back."""
         self._came_back = 0
         try:
             said = entry.evictable.evict()
@@ -235,6 +237,7 @@ class Evictors:
             if self._came_back:
                 self.evictions += 1
                 self.evicted_bytes += self._came_back
+        return self._came_back
 
     def _failed(self, entry: Entry, message: str, *, exc_info: bool = False) -> None:
         self.failures += 1

@@ -160,6 +160,7 @@ class PinnedPool:
 
     def trim(self, size_bytes: int | None = None) -> int:
         """Free idle buffers, the largest first, until `size_bytes` are free (None: all); bytes freed."""
+        self._keeper.drain()
         return self._trim(size_bytes, "asked")
 
     def close(self) -> None:
@@ -372,7 +373,7 @@ def pools_of(budget: MemoryBudget) -> list[PinnedPool]:
 
 
 class IdleBuffers:
-    """What a pool offers to its budget: its idle buffers. Holds the pool weakly."""
+    """What a pool offers to its budget: its idle buffers, the largest first. Holds the pool weakly."""
 
     def __init__(self, pool: PinnedPool) -> None:
         self.name = f"idle buffers of pool {pool.name!r}"
@@ -394,9 +395,9 @@ class IdleBuffers:
         return False
 
     def evict(self) -> int:
-        """Free them; 0 when another thread took the last."""
+        """Free the largest; 0 when another thread took the last."""
         pool = self._pool()
-        return 0 if pool is None else pool._trim(None, "evicted")
+        return 0 if pool is None else pool._trim(1, "evicted")
 
     def _blocks(self) -> list[Block]:
         pool = self._pool()

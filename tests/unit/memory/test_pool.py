@@ -95,13 +95,16 @@ def test_trimming_begins_with_the_largest_and_ends_when_it_is_enough(pool: Pinne
     assert pool.trim() == 0
 
 
-def test_a_reservation_of_somebody_else_evicts_idle_buffers(budget: MemoryBudget, pool: PinnedPool) -> None:
+def test_a_reservation_of_somebody_else_evicts_the_largest_idle_buffers_and_no_more(
+    budget: MemoryBudget, pool: PinnedPool
+) -> None:
     buffers = [pool.take(size * MIB) for size in (4, 16, 8, 32)]
     for buffer in buffers:
         buffer.release()
     with budget.reserve(40 * MIB, owner="srs", timeout=0):
         statistics = pool.statistics()
-        assert statistics.freed_bytes["evicted"] >= 40 * MIB
+        assert statistics.freed_bytes == {"evicted": 48 * MIB}
+        assert statistics.idle_bytes == 12 * MIB
     assert budget.statistics().eviction_failures == 0
 
 
@@ -118,7 +121,8 @@ def test_a_take_makes_room_from_idle_buffers_that_do_not_fit(budget: MemoryBudge
     for buffer in [pool.take(8 * MIB) for _ in range(8)]:
         buffer.release()
     with pool.take(32 * MIB, timeout=0):
-        assert budget.used_bytes <= TOTAL
+        assert budget.used_bytes == TOTAL
+        assert pool.statistics().idle_bytes == 32 * MIB
 
 
 def test_a_waiter_gets_what_is_returned(budget: MemoryBudget, pool: PinnedPool) -> None:
