@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
-from kernel.launching import HOG_IN_SHELL, wait_until
+from kernel.launching import HOG_IN_SHELL, PATIENCE_S, wait_until
 from kernel.verbs import AT_ONCE_S, FITS, LIMIT, TOO_MUCH, Oomproof, limits
 from oomproof.history.store import History
 from oomproof.leaf import make_leaf
@@ -127,6 +130,62 @@ def test_a_client_that_is_oom_killed_is_not_the_daemons_fault(oomproof: Oomproof
     assert (end["verdict"], end["client"]["oom_kills"], end["oom_kills"]) == ("client_failed", 1, 0), end
     assert b"the client failed: the OOM killer killed processes of it" in done.stderr
     assert end["next_budget_bytes"] is None
+
+
+AS_PID_1 = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="unshare (util-linux) is not installed")
+@pytest.mark.parametrize("victim", ["client", "daemon"])
+def test_in_the_usual_container_client_and_daemon_share_a_counter_and_are_told_apart(
+    oomproof: Oomproof, victim: str
+) -> None:
+    """PID 1, and no cgroup can be made."""
+    with make_leaf("test") as container:
+        container.set_limit(LIMIT)
+        client = f"{HOG_IN_SHELL} {2 * LIMIT} 600" if victim == "client" else oomproof.request("/work")
+        settings = [
+            "--no-leaf",
+            "--retries",
+            "0",
+            "--budget",
+            str(LIMIT),
+            *oomproof.health,
+            "--client",
+            client,
+        ]
+        done = oomproof.ended(
+            "bench", *settings, *oomproof.http_daemon(), inside=container.join_path, prefix=AS_PID_1
+        )
+        assert container.events().oom_kill == 1
+    assert done.returncode == 137, done.stderr
+    end = oomproof.scenario.only_end()
+    if victim == "client":
+        assert (end["verdict"], end["client"]["cancelled"]) == ("client_failed", False), end
+    else:
+        assert (end["verdict"], end["client"]["cancelled"]) == ("oom_suspected", True), end
+        assert end["duration_s"] < end["ready_s"] + PATIENCE_S / 10, "the client would wait for ten minutes"
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="unshare (util-linux) is not installed")
+def test_pid_1_measures_its_program_and_then_runs_it(oomproof: Oomproof) -> None:
+    client = ["--client", oomproof.request("/work")]
+    oomproof.verb(
+        "entrypoint",
+        "--no-probe",
+        *limits(),
+        *oomproof.health,
+        *client,
+        *oomproof.http_daemon(),
+        prefix=AS_PID_1,
+    )
+    wait_until(lambda: len(oomproof.scenario.events("ready")) == 3, "the program after its benchmark")
+    [pid_1] = Path(f"/proc/{oomproof.process.pid}/task/{oomproof.process.pid}/children").read_text().split()
+    os.kill(int(pid_1), signal.SIGTERM)
+    assert oomproof.finish().returncode == 0
+    assert [end["verdict"] for end in oomproof.scenario.events("attempt_ended")] == [
+        *("oom_kill", "client_done", "stopped"),
+    ]
 
 
 def test_a_daemon_that_ends_before_its_client_is_a_failure(oomproof: Oomproof) -> None:

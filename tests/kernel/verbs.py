@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kernel.launching import HERE, PYTHON, UNDER_EMULATION, Launcher, Scenario
@@ -58,7 +58,7 @@ class Oomproof(Launcher):
     def request(self, path: str) -> str:
         return f"{' '.join(PYTHON)} {HERE / 'request.py'} {self.port} {path}"
 
-    def verb(self, *words: str, inside: Path | None = None) -> None:
+    def verb(self, *words: str, inside: Path | None = None, prefix: Sequence[str] = ()) -> None:
         settings = [
             "--events",
             str(self.scratch / "events.jsonl"),
@@ -67,7 +67,7 @@ class Oomproof(Launcher):
             "--grace",
             "5",
         ]
-        command = [sys.executable, "-m", "oomproof", words[0], *settings, *words[1:]]
+        command = [*prefix, sys.executable, "-m", "oomproof", words[0], *settings, *words[1:]]
         if inside is not None:
             command = ["sh", "-c", f'echo 0 > "{inside}" && exec "$@"', "sh", *command]
         environ = {name: value for name, value in os.environ.items() if not name.startswith("OOMPROOF_")}
@@ -75,8 +75,10 @@ class Oomproof(Launcher):
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ
         )
 
-    def ended(self, *words: str, inside: Path | None = None) -> subprocess.CompletedProcess[bytes]:
-        self.verb(*words, inside=inside)
+    def ended(
+        self, *words: str, inside: Path | None = None, prefix: Sequence[str] = ()
+    ) -> subprocess.CompletedProcess[bytes]:
+        self.verb(*words, inside=inside, prefix=prefix)
         return self.finish()
 
     def happened(self, event: str) -> Callable[[], bool]:

@@ -66,7 +66,7 @@ def _kills_beside_the_client(evidence: Evidence, client: ClientEnd) -> bool:
     kills = evidence.kills
     if kills is None or kills.scope is not Scope.OWN:
         return False
-    victim = client.exit is not None and client.exit.signal == signal.SIGKILL
+    victim = client.exit is not None and client.exit.status == 128 + signal.SIGKILL
     return kills.delta > (1 if victim else 0)
 
 

@@ -301,7 +301,8 @@ class NotifyCheck:
             message, ancillary, _, _ = self._socket.recvmsg(1 << 16, room)
         except BlockingIOError:
             return
-        if self._is_of_attempt(ancillary):
+        told_already = self.answer and self._outer is None
+        if not told_already and self._is_of_attempt(ancillary):
             self._heard(message.splitlines())
 
     def child_ended(self, pid: int, exit_: Exit) -> None:

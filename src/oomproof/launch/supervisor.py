@@ -321,7 +321,8 @@ class _Attempt:
         now = time.monotonic()
         if self._policy.stop_on_kill_inside and self._counters.are_ours():
             self._due["settled"] = now + self._policy.settle_s
-            self._beside.cancel()
+            if self._leaf is not None:
+                self._beside.cancel()  # in a cgroup that both share the victim may be the client
         else:
             self._due["tell"] = now + self._policy.settle_s
 
