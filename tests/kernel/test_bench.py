@@ -132,6 +132,13 @@ def test_a_client_that_is_oom_killed_is_not_the_daemons_fault(oomproof: Oomproof
     assert end["next_budget_bytes"] is None
 
 
+def test_without_its_daemon_no_client_is_started(oomproof: Oomproof) -> None:
+    client = oomproof.client(f"touch {oomproof.scratch}/client")
+    done = oomproof.ended("bench", *client, "--", "no-such-daemon")
+    assert done.returncode == 127, done.stderr
+    assert not (oomproof.scratch / "client").exists()
+
+
 AS_PID_1 = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 
 

@@ -26,7 +26,7 @@ class Beside:
         """What the program must be told."""
 
     def begin(self, started: float) -> None:
-        """The program was forked; `started` is when its attempt began (monotonic)."""
+        """The program was executed; `started` is when its attempt began (monotonic)."""
 
     def wants(self) -> Iterable[tuple[int, int]]:
         """Descriptors and masks to poll for before the next `turn`."""

@@ -168,7 +168,8 @@ class Sidecar(Beside):
             self._wait = Wait(check)
             if isinstance(check, NotifyCheck):
                 self.environment = check.environment
-        self._started = 0.0
+        self._started: float | None = None
+        """None: the program was not executed yet, so there is nobody to ask."""
         self._deadline: float | None = None
         self._ready_s: float | None = None
         self._cancelled = False
@@ -199,13 +200,14 @@ class Sidecar(Beside):
 
     def wants(self) -> Iterator[tuple[int, int]]:
         """See `Beside`."""
-        for want in (self._wait.check.wants() if self._wait else None, self._output_wants()):
+        begun = self._started is not None
+        for want in (self._wait.check.wants() if self._wait and begun else None, self._output_wants()):
             if want is not None:
                 yield want
 
     def due(self) -> float | None:
         """See `Beside`."""
-        if self._cancelled or self.wish is not None:
+        if self._started is None or self._cancelled or self.wish is not None:
             return None
         if self._ready_s is None and self._wait is None:
             return 0.0  # at once: nobody needs to be asked
@@ -214,6 +216,8 @@ class Sidecar(Beside):
 
     def turn(self, ready: set[int]) -> None:
         """See `Beside`."""
+        if self._started is None:
+            return
         now = time.monotonic()
         want = self._output_wants()
         if self._capture is not None and want is not None and want[0] in ready:
@@ -223,7 +227,7 @@ class Sidecar(Beside):
         if self._cancelled or self.wish is not None or self._ready_s is not None:
             return
         if self._wait is None or self._wait.ready:
-            self._became_ready(now)
+            self._became_ready(now, now - self._started)
         elif self._deadline is not None and self._deadline <= now:
             self.wish = StopReason.NOT_READY
             self._wait.stop()
@@ -284,11 +288,11 @@ class Sidecar(Beside):
 
     # -- the client -----------------------------------------------------------------------
 
-    def _became_ready(self, now: float) -> None:
-        self._ready_s = now - self._started
+    def _became_ready(self, now: float, seconds: float) -> None:
+        self._ready_s = seconds
         self._deadline = None
         if self._wait is not None:
-            self._on_ready(self._ready_s)
+            self._on_ready(seconds)
         if self._policy.client:
             self._start_client(now)
 

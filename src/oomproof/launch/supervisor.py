@@ -179,7 +179,6 @@ class _Attempt:
         self._kills.begin()
         if self._policy.timeout_s is not None:
             self._due["timeout"] = self._started + self._policy.timeout_s
-        self._beside.begin(self._started)
         try:
             # The child may have ended, and signals may have come, before we look.
             self._reap()
@@ -217,6 +216,8 @@ class _Attempt:
         if self._report is not None:
             child, self._report = self._report, None
             self._failure = read_report(child)
+            if self._failure is None:
+                self._beside.begin(self._started)
 
     def _poll_timeout_ms(self) -> int | None:
         others = (self._kills.due(), self._beside.due())
