@@ -56,7 +56,10 @@ class Check(Protocol):
         """A child of ours, maybe this check's, has ended."""
 
     def abandon(self) -> None:
-        """Give up the question that is under way, and whatever it holds."""
+        """Give up the question that is under way."""
+
+    def close(self) -> None:
+        """Give back what is held: nothing will be asked any more."""
 
 
 SpawnHelper = Callable[[Sequence[str]], Child | SpawnFailure]
@@ -155,6 +158,10 @@ class ConnectCheck:
         if self.answer is None:
             self.answer = False
             self.trouble = "connected, but no answer" if self._connected else "no connection"
+
+    def close(self) -> None:
+        """See `Check`."""
+        self.abandon()
 
     def _next_address(self) -> None:
         family, address = self._rest.pop(0)
@@ -260,6 +267,12 @@ class ExecCheck:
             process_control.send(-self._child.pid, signal.SIGKILL)
             self._said(False, f"{self._command[0]!r} took longer than {self.patience_s:.0f} s")
 
+    def close(self) -> None:
+        """See `Check`. The process itself has been ended with all others."""
+        if self._child is not None:
+            os.close(self._child.report_fd)
+            self._child = None
+
     def _said(self, answer: bool, trouble: str) -> None:
         self.answer, self.trouble = answer, trouble
 
@@ -309,6 +322,9 @@ class NotifyCheck:
         """See `Check`: it has no children."""
 
     def abandon(self) -> None:
+        """See `Check`: there is nothing under way."""
+
+    def close(self) -> None:
         """See `Check`."""
         self._socket.close()
 

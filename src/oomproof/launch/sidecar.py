@@ -183,7 +183,7 @@ class Sidecar(Beside):
 
     def __exit__(self, *_: object) -> None:
         if self._wait is not None:
-            self._wait.check.abandon()
+            self._wait.check.close()
         if self._client is not None:
             os.close(self._client.report_fd)
         if self._capture is not None:
@@ -393,5 +393,5 @@ def answered_by_a_stranger(target: Target) -> bool:
         if poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
             check.turn()
         poller.unregister(want[0])
-    check.abandon()
+    check.close()
     return bool(check.answer)

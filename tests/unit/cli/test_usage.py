@@ -46,7 +46,7 @@ REFUSED = {
     "oom codes": (["run", "--oom-codes", "3,x", "--", "true"], "--oom-codes: '3,x' cannot be used"),
     "success as a lack of memory": (["run", "--oom-codes", "0", "--", "true"], "0 says that all went well"),
     "oom score": (["run", "--oom-score-adj", "2000", "--", "true"], "-1000 to 1000"),
-    "events descriptor": (["run", "--events", "fd:99", "--", "true"], "not open for writing"),
+    "events descriptor": (["run", "--events", "fd:987", "--", "true"], "not open for writing"),
     "events file": (["run", "--events", "/nowhere/events", "--", "true"], "No such file or directory"),
     "no such configuration": (["entrypoint", "--config", "/nowhere.toml", "--", "true"], "/nowhere.toml"),
     "probe result": (["plan", "--probe-result", "/etc/hostname"], "is no result of a probe"),
@@ -141,6 +141,12 @@ def test_a_command_that_is_needed_later_is_looked_for_at_the_start(
 ) -> None:
     main(["run", *QUIETLY, *setting, "--", "true"])
     assert f"warning: {flag}: command 'no-such-hook' was not found in PATH" in capsys.readouterr().err
+
+
+def test_a_question_under_way_leaves_no_descriptor_open(capsys: pytest.CaptureFixture[str]) -> None:
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    main(["run", *QUIETLY, "--ready", "exec:sleep 60", "--", "sleep", "0.3"])
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
 def test_a_client_is_looked_for_before_its_daemon_is_started(

@@ -248,6 +248,9 @@ class Never:
     def abandon(self) -> None:
         pass
 
+    def close(self) -> None:
+        pass
+
 
 def test_questions_come_with_growing_pauses() -> None:
     check, now = Never(), 1000.0
