@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kernel.launching import HOG
-from kernel.test_verbs import document, environ, oomproof
+from kernel.test_verbs import OOMPROOF, document, environ, oomproof
 from oomproof.units import MIB
 
 __all__ = ["environ"]
@@ -72,6 +74,36 @@ def test_a_stop_and_a_kill_by_hand_teach_nothing(environ: dict[str, str]) -> Non
     timed_out = ["--timeout", "0.2", "--", "sleep", "60"]
     oomproof(*RUN, *timed_out, environ=environ)
     assert "learned:" not in oomproof(*RUN, *timed_out, environ=environ).stderr
+
+
+def test_a_disk_that_is_read_only_is_said_once_and_the_program_runs(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    start(environ)
+    state = environ["OOMPROOF_STATE_DIR"]
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("needs root and unshare to make a disk read-only")
+    hide = f'mount --bind "{state}" "{state}" && mount -o remount,bind,ro "{state}" && exec "$@"'
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", hide, "sh", *OOMPROOF, *RUN, "--", *greedy(40 * MIB)],
+        capture_output=True,
+        text=True,
+        env=environ,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("cannot be used") == 1
+    assert "learned:" not in done.stderr
+    assert "learned:" in start(environ).stderr
+
+
+def test_what_was_learned_is_no_reason_not_to_start(environ: dict[str, str]) -> None:
+    start(environ)
+    start(environ)
+    floor = LIMIT - 33 * MIB
+    done = start(environ, "--floor", str(floor), beside=1)
+    assert "cannot be had" not in done.stderr
+    assert done.returncode == 0, done.stderr
 
 
 def test_steps_are_all_that_is_ever_tried(environ: dict[str, str]) -> None:

@@ -186,6 +186,8 @@ def launch(
     # With --ok-with-kills, what others call a death is none.
     seen = () if settings["ok_with_kills"] else record.seen
     course = course_of(settings, planned, seen)
+    if course.learned and prepare is not None and not prepare.allows(course.plan.budget_bytes):
+        course = course_of(settings, planned, ())  # too little for the recipe
 
     def smaller(_attempt: int, budget_bytes: int) -> int | None:
         smaller = course.after(budget_bytes)

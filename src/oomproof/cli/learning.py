@@ -13,6 +13,7 @@ from typing import Any
 
 from oomproof.cli import output
 from oomproof.cli.planning import Planned
+from oomproof.errors import PlanError, UsageError
 from oomproof.history.model import Observation, Run, default_path, is_server, machine_kind
 from oomproof.history.record import Record
 from oomproof.plan import adaptive, descent
@@ -64,6 +65,7 @@ def run_of(verb: str, command: Sequence[str], settings: Mapping[str, Any], plann
         tuple(command),
         limits.limit_bytes,
         planned.plan.budget_bytes,
+        allowed_bytes=planned.plan.allowed_bytes,
         recipe=_recipe_of(settings),
         templates=tuple(f"{file.source}:{file.target}" for file in settings.get("render", ())),
         tag=settings["tag"],
@@ -94,6 +96,7 @@ def course_of(settings: Mapping[str, Any], planned: Planned, seen: Sequence[Obse
 
 
 def _adaptive(settings: Mapping[str, Any], planned: Planned, seen: Sequence[Observation]) -> Course:
+    seen = adaptive.brought_to(planned.plan.allowed_bytes, seen)
     plan = learned_plan(planned, seen)
     bounds = adaptive.bounds_of(
         plan,
@@ -125,5 +128,8 @@ def learned_plan(planned: Planned, seen: Sequence[Observation]) -> Plan:
     overhead = adaptive.learned_overhead(seen)
     if overhead is None or planned.request is None or planned.request.budget_bytes is not None:
         return planned.plan
-    plan = plan_budget(planned.limits, planned.probe, replace(planned.request, learned=overhead))
+    try:
+        plan = plan_budget(planned.limits, planned.probe, replace(planned.request, learned=overhead))
+    except (PlanError, UsageError):
+        return planned.plan  # what was learned is no reason not to start
     return replace(plan, notices=planned.plan.notices)

@@ -14,7 +14,7 @@ from oomproof.history.model import Observation
 
 TEACHING_COLUMNS = (
     *("run_id", "attempts.attempt", "budget_bytes", "verdict", "confidence", "exit_code"),
-    *("peak_bytes", "peak_of_cgroup", "duration_s", "ended_at"),
+    *("peak_bytes", "peak_of_cgroup", "duration_s", "ended_at", "allowed_bytes"),
 )
 
 LACK = ("oom_kill", "oom_suspected", "in_process_oom")
@@ -41,6 +41,7 @@ def observations(rows: Sequence[Mapping[str, Any]]) -> list[Observation]:
                     duration_s=row["duration_s"] or 0.0,
                     age_s=max(0.0, (now - _moment(row["ended_at"])).total_seconds()),
                     after_oom=row["run_id"] in out_of_memory,
+                    allowed_bytes=row["allowed_bytes"],
                 )
             )
         if died:

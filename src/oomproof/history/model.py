@@ -24,6 +24,8 @@ class Run:
     """The effective one."""
     planned_bytes: int
     """By check and probe alone, before anything learned had a say."""
+    allowed_bytes: int | None = None
+    """What could be had before anything was taken off."""
     recipe: str | None = None
     templates: tuple[str, ...] = ()
     """Configuration files that are rendered for it, ``SRC:DST``."""
@@ -80,6 +82,8 @@ class Observation:
     """Since it ended."""
     after_oom: bool = False
     """The attempt before it in the same run ran out of memory: its budget was lowered by us."""
+    allowed_bytes: int | None = None
+    """What could be had at its time; None: not known."""
 
     @property
     def overhead_bytes(self) -> int:

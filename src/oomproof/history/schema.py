@@ -51,6 +51,7 @@ UPDATE runs SET uid = host || '/' || started_at || '/' || supervisor_pid || '/' 
 CREATE UNIQUE INDEX runs_uid ON runs (uid);
 CREATE INDEX runs_key ON runs (key);
 """,
+    "ALTER TABLE runs ADD COLUMN allowed_bytes INTEGER;",
 )
 """``MIGRATIONS[n]`` brings version n to version n + 1."""
 

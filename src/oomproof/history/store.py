@@ -34,7 +34,7 @@ LEARNED_FROM = 256
 
 _RUN_COLUMNS = (
     *("uid", "key", "verb", "command", "recipe", "templates", "tag", "machine", "host", "boot_id"),
-    *("started_at", "supervisor_pid", "limit_bytes", "planned_bytes"),
+    *("started_at", "supervisor_pid", "limit_bytes", "planned_bytes", "allowed_bytes"),
 )
 _ATTEMPT_COLUMNS = (
     *("attempt", "budget_bytes", "started_at", "ended_at", "verdict", "confidence", "exit_code", "signal"),
@@ -163,6 +163,7 @@ class History:
             supervisor_pid=run.supervisor_pid,
             limit_bytes=run.limit_bytes,
             planned_bytes=run.planned_bytes,
+            allowed_bytes=run.allowed_bytes,
         )
 
     def attempt_started(

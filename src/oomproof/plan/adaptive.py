@@ -17,7 +17,7 @@ Not covered: policies that forget (`descent`), and reading what happened (`oompr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from oomproof.history.model import Observation
 from oomproof.plan.bracket import Bracket, bracket_of, weights
@@ -36,6 +36,7 @@ KEPT = 64
 """So many of the newest attempts are looked at: a known bad budget is tried again after as many."""
 ENOUGH_SAMPLES = 10
 CACHE_PERCENT = 98
+STEADY_PERCENT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,23 @@ def bounds_of(
     if cap_bytes is not None:
         ceiling = min(ceiling, cap_bytes)
     return Bounds(max(1, min(floor, start)), max(ceiling, start), steps)
+
+
+def brought_to(allowed_bytes: int, observations: Sequence[Observation]) -> list[Observation]:
+    """What was seen, as it would be where `allowed_bytes` can be had.
+
+    What a program takes beside its budget stays; with less memory around it, its budget is smaller by as
+    much. Small changes are left alone, so that the same budget stays the same.
+    """
+    found = []
+    for seen in observations:
+        change = 0 if seen.allowed_bytes is None else allowed_bytes - seen.allowed_bytes
+        if abs(change) * 100 < allowed_bytes * STEADY_PERCENT:
+            found.append(seen)
+        elif seen.budget_bytes + change > 0:
+            peak = None if seen.peak_bytes is None else seen.peak_bytes + change
+            found.append(replace(seen, budget_bytes=seen.budget_bytes + change, peak_bytes=peak))
+    return found
 
 
 def learned_overhead(observations: Sequence[Observation]) -> LearnedOverhead | None:

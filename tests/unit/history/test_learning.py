@@ -104,6 +104,8 @@ def test_a_file_of_an_older_schema_is_brought_along(path: Path, version: int) ->
                 " VALUES (?, '2026-01-01T00:00:00.000+00:00', 'run', '[\"x\"]', 'host', NULL, 7, NULL, 5)",
                 (number,),
             )
+        if version >= 3:
+            connection.execute("UPDATE runs SET uid = 'run ' || id")
         connection.execute(
             "INSERT INTO attempts (run_id, attempt, budget_bytes, started_at, verdict)"
             " VALUES (1, 1, 5, '2026-01-01T00:00:00.000+00:00', 'exited')"

@@ -12,6 +12,7 @@ from oomproof.history.model import Observation
 from oomproof.plan.adaptive import (
     Bounds,
     bounds_of,
+    brought_to,
     first_budget,
     learned_overhead,
     lessons_of,
@@ -142,6 +143,19 @@ def test_peaks_of_our_own_making_teach_no_overhead() -> None:
     at_death = Observation(900, False, 1000, 60.0, 3.0)
     assert learned_overhead([bumped, below, at_death]) is None
     assert learned_overhead([Observation(700, True, 750, 60.0, 2.0), bumped]) is not None
+
+
+def test_with_less_memory_around_the_known_good_budget_is_smaller() -> None:
+    seen = [
+        Observation(900, False, 1000, 60.0, 2.0, allowed_bytes=1000),
+        Observation(800, True, 950, 60.0, 1.0, allowed_bytes=1000),
+    ]
+    assert brought_to(600, seen) == [
+        Observation(500, False, 600, 60.0, 2.0, allowed_bytes=1000),
+        Observation(400, True, 550, 60.0, 1.0, allowed_bytes=1000),
+    ]
+    assert brought_to(1010, seen) == seen, "too small a change to speak of"
+    assert brought_to(150, seen) == [Observation(50, False, 150, 60.0, 2.0, allowed_bytes=1000)]
 
 
 def test_the_reason_is_part_of_the_plan() -> None:
