@@ -38,7 +38,8 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(command: str, reader: Path) -> str:
     """As a reader would, in one folder for all commands; skips where the program is not installed."""
     need(leaf_problem())
-    search = f"{reader}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    packages = Path(sys.prefix, "programs", "bin")  # of `make programs`
+    search = f"{reader}:{Path(sys.executable).parent}:{os.environ['PATH']}:{packages}"
     program = shlex.split(command.partition(" -- ")[2])[:1]
     if program and shutil.which(program[0], path=search) is None:
         pytest.skip(f"{program[0]} is not installed")

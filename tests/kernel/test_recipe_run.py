@@ -114,6 +114,21 @@ def test_the_signal_that_ends_the_program_in_order(recipe: Path, tmp_path: Path)
             process.kill()
 
 
+def test_a_benchmark_by_the_recipe_of_a_daemon_needs_no_client(recipe: Path, tmp_path: Path) -> None:
+    recipe.write_text(RECIPE + 'ready = "tcp://127.0.0.1:9"\nready-timeout = "none"\n')
+    settings = ["--history", "none", "--limit", "96MiB", "--recipe", str(recipe)]
+    bench = [*OOMPROOF, "bench", *settings]
+    done = subprocess.run(
+        [*bench, "--", "true"], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    done = subprocess.run(
+        [*bench, "--ready", "tcp://127.0.0.1:9", "--", "true"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, "who says it himself is taken at his word"
+    assert "--client" in done.stderr
+
+
 def test_mistakes_are_told_before_anything_is_started(recipe: Path, tmp_path: Path) -> None:
     recipe.write_text(RECIPE.replace("{cache}", "{cash}"))
     done = run(tmp_path, "--recipe", str(recipe), "--", "touch", "started")

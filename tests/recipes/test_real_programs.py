@@ -267,6 +267,32 @@ def test_with_twice_the_budget_it_is_killed(name: str, tmp_path: Path) -> None:
     assert any("the leaf's own limit" in sentence for sentence in end["evidence"]), said
 
 
+def too_much_for_go(folder: Path) -> list[str]:
+    """The kernel refuses what the address space has no room for; the runtime ends itself."""
+    return ["sh", "-c", f"ulimit -v 900000; exec {go(folder)[0]}"]
+
+
+SAYS_SO: dict[str, tuple[Callable[[], str | None], Callable[[Path], list[str]]]] = {
+    "jvm": (lacks_compiler_or("java"), lambda folder: [*jvm(folder)[:2], f"{jvm(folder)[2]} too much"]),
+    "node": (lacks("node"), lambda folder: [*node(folder), "300"]),
+    "go": (lacks("go"), too_much_for_go),
+    "python-malloc": (lambda: None, lambda _: [sys.executable, "-c", "b'x' * (1 << 60)"]),
+}
+
+
+@pytest.mark.parametrize("name", SAYS_SO)
+def test_a_program_that_says_itself_that_memory_ran_out_is_believed(name: str, tmp_path: Path) -> None:
+    problem, command = SAYS_SO[name]
+    need(leaf_problem())
+    need(problem())
+    settings = ["--limit", "512MiB", "--recipe", name, "--retries", "0", "--history", "none"]
+    settings += ["--events", str(tmp_path / "events.jsonl")]
+    end, said = attempt(
+        tmp_path, [sys.executable, "-m", "oomproof", "run", *settings, "--", *command(tmp_path)]
+    )
+    assert (end["verdict"], end["oom_kills"]) == ("in_process_oom", 0), said
+
+
 def test_fewer_arenas_take_less_memory(tmp_path: Path) -> None:
     """What the knob of python-malloc is for: the same work, without the recipe and with it."""
     need(leaf_problem())

@@ -59,6 +59,17 @@ def test_a_verb_that_may_be_pid_1_loads_nothing_heavy(verb: str) -> None:
     assert HEAVY.isdisjoint(json.loads(loaded))
 
 
+def test_a_start_without_a_recipe_loads_nothing_of_recipes() -> None:
+    code = (
+        "import json, sys; from oomproof.cli import main;"
+        "main(['run', '--no-leaf', '--history', 'none', '--quiet', '--', 'true']);"
+        "print(json.dumps(sorted(sys.modules)))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    recipes = {name for name in json.loads(loaded) if name.startswith("oomproof.recipes")}
+    assert recipes | {"fractions", "tomllib"} & set(json.loads(loaded)) == set()
+
+
 def test_the_rooms_import_each_other_downwards_only() -> None:
     lint_imports = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run(

@@ -48,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
     settings = launching.resolve(SETTINGS, vars(args)) | {"restart": RestartMode.NEVER}
     command = launching.need_command(launching.command_of(args), "bench")
     launching.check_recipe(settings, command)
+    if "ready" in settings["suggested"] and not settings["client"]:
+        settings["ready"] = None  # what ends by itself is not the daemon that the recipe speaks of
     if settings["ready"] is not None and not settings["client"]:
         raise UsageError(
             "--ready without --client: nothing would end the daemon; give a client (true ends it once ready)"

@@ -83,13 +83,15 @@ def need_command(command: Sequence[str], verb: str) -> tuple[str, ...]:
 
 
 def resolve(settings: Sequence[Setting], flags: Mapping[str, object]) -> dict[str, Any]:
-    """The value of each setting, from flags, environment and file.
+    """The value of each setting, from flags, environment, file and recipe.
+
+    Under ``recipe`` is the Recipe itself, under ``suggested`` the names of what it had the say in.
 
     Warns of a misspelt variable, which would otherwise be believed to work. Raises UsageError
     for settings that contradict each other.
     """
     values = config.resolve(settings, flags, os.environ)
-    values["recipe"] = recipe = _recipe(values)
+    values |= {"recipe": (recipe := _recipe(values)), "suggested": frozenset()}
     if recipe is not None:
         values = _with_suggestions(
             recipe, values, config.resolve(settings, flags, os.environ, suggestions(recipe))
@@ -127,14 +129,12 @@ def suggestions(recipe: Recipe) -> config.Suggested:
 
 def _with_suggestions(recipe: Recipe, without: dict[str, Any], suggested: dict[str, Any]) -> dict[str, Any]:
     """The settings that `recipe` suggested; says which of them nobody else had a say in."""
-    taken = [
-        f"--{key} {value}"
-        for key, value in recipe.settings.items()
-        if suggested.get(name := key.replace("-", "_")) != without.get(name)
-    ]
+    names = {key: key.replace("-", "_") for key in recipe.settings}
+    taken = {key: name for key, name in names.items() if suggested.get(name) != without.get(name)}
     if taken and not suggested["quiet"]:
-        output.say(f"recipe {recipe.name} brings {', '.join(taken)}")
-    return suggested | {"recipe": recipe}
+        said = ", ".join(f"--{key} {recipe.settings[key]}" for key in taken)
+        output.say(f"recipe {recipe.name} brings {said}")
+    return suggested | {"recipe": recipe, "suggested": frozenset(taken.values())}
 
 
 def check_recipe(settings: Mapping[str, Any], command: Sequence[str]) -> None:

@@ -304,6 +304,6 @@ COMMAND = Setting("command", config.parse_command, None, "the program, where non
 
 NOT_FROM_RECIPE = frozenset(
     {"limit", "budget", "cap", "probe-result", "recipe", "recipe-dir", "recipe-values", "render"}
-    | {"events", "history", "history-days", "machine", "tag", "on-oom-exec", "ready"}
+    | {"events", "history", "history-days", "machine", "tag", "on-oom-exec", "quiet", "learn", "share"}
 )
 """What says something about one start and its place, and nothing about a program."""

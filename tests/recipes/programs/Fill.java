@@ -6,7 +6,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CountDownLatch;
 
-/** Fills what the virtual machine says it may have: metaspace, direct memory, stacks and the heap. */
+/** Fills what the virtual machine says it may have: metaspace, direct memory, stacks and the heap. With an argument more. */
 public final class Fill {
     private static final int THREADS = 16;
     private static final int PIECE = 64 << 10;
@@ -23,6 +23,11 @@ public final class Fill {
         System.out.println("metaspace: " + fillMetaspace());
         System.out.println("threads: " + fillStacks());
         System.out.println("direct memory: " + fillDirectMemory());
+        if (arguments.length > 0) {
+            while (true) {
+                HELD.add(new byte[PIECE]);
+            }
+        }
         System.out.println("heap: " + fillHeap() + " of " + Runtime.getRuntime().maxMemory());
     }
 

@@ -1,4 +1,5 @@
-// Fills the old generation to 90 % of what V8 says it may have, and buffers outside of it with a tenth of the budget.
+// Fills the old generation to 90 % of what V8 says it may have (or to the percentage in argument 1), and buffers
+// outside of it with a tenth of the budget.
 const v8 = require("node:v8");
 
 const budget = Number(process.env.OOMPROOF_BUDGET_BYTES);
@@ -10,7 +11,8 @@ for (let size = 0; size < budget * 0.1; size += 1 << 20) {
 const limit = v8.getHeapStatistics().heap_size_limit - 3 * (16 << 20);
 let newest = null;
 let used = 0;
-while (used < limit * 0.9) {
+const share = Number(process.argv[2] ?? 90) / 100;
+while (used < limit * share) {
   for (let i = 0; i < 10000; i++) {
     newest = { before: newest, name: `object ${i}`, size: i + 0.5 };
   }
