@@ -121,7 +121,7 @@ def go(folder: Path) -> list[str]:
 
 
 def node(_folder: Path) -> list[str]:
-    return ["node", str(PROGRAMS / "fill.js")]
+    return ["node", str(PROGRAMS / "fill.js"), "{old_space}", "90"]
 
 
 def malloc(_folder: Path) -> list[str]:
@@ -192,7 +192,8 @@ def cuzk(folder: Path) -> list[str]:
 REAL = {
     "jvm": Real(512, lacks_compiler_or("java"), just(jvm)),
     "go": Real(256, lacks("go"), just(go)),
-    "node": Real(384, lacks("node"), just(node)),
+    # With little memory V8 makes do with a young generation far below the 48 MiB that are kept for it.
+    "node": Real(384, lacks("node"), just(node), fills=0.6),
     "python-malloc": Real(256, lambda: None, just(malloc)),
     "oomproof-prover": Real(256, lambda: None, just(malloc)),
     "duckdb": Real(512, lacks_duckdb, just(duckdb)),
@@ -274,7 +275,7 @@ def too_much_for_go(folder: Path) -> list[str]:
 
 SAYS_SO: dict[str, tuple[Callable[[], str | None], Callable[[Path], list[str]]]] = {
     "jvm": (lacks_compiler_or("java"), lambda folder: [*jvm(folder)[:2], f"{jvm(folder)[2]} too much"]),
-    "node": (lacks("node"), lambda folder: [*node(folder), "300"]),
+    "node": (lacks("node"), lambda folder: [*node(folder)[:-1], "300"]),
     "go": (lacks("go"), too_much_for_go),
     "python-malloc": (lambda: None, lambda _: [sys.executable, "-c", "b'x' * (1 << 60)"]),
 }

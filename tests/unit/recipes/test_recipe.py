@@ -199,7 +199,7 @@ def test_a_recipe_explains_itself_and_fits_the_settings(recipe: Recipe) -> None:
 PARTS = {
     "jvm": {"metaspace": 1, "code_cache": 1, "direct": 1, "stacks": 1, "machine": 1, "heap": 1},
     "go": {"unaware": 1, "limit": 1},
-    "node": {"machine": 1, "semi_space": 3, "buffers": 1, "old_space": 1},
+    "node": {"machine": 1, "young": 1, "buffers": 1, "old_space": 1},
     "duckdb": {"interpreter": 1, "memory_limit": 1},
     "polars": {"interpreter": 1, "spill": 1},
     "redis": {"server": 1, "buffers": 1, "maxmemory": 2},
