@@ -119,7 +119,7 @@ def report_lines(result: RunResult) -> list[str]:
 
 def _why_not(result: RunResult) -> str:
     if not result.attempts or result.attempts[-1].judgement.verdict is Verdict.STOPPED:
-        return "stopped before its end"
+        return "stopped before its end" + (f": {result.failure}" if result.failure else "")
     if result.gave_up is not None:
         return f"no budget worked: {result.gave_up}"
     budget = format_size(result.budget_bytes)

@@ -118,7 +118,7 @@ def _end_without_rate(last: Attempt, policy: SidecarPolicy, ok_with_kills: bool)
     if verdict is Verdict.CLIENT_FAILED and evidence.client is not None:
         return _end_of_client(evidence.client, policy, ok_with_kills)
     if verdict is Verdict.STOPPED:
-        return End(_status_of_stop(evidence, status), "it was stopped")
+        return _end_of_stop(evidence, status)
     before = "it was ready" if evidence.client is None else "its client was done"
     return End(status or FAILED, f"the daemon ended before {before}")
 
@@ -134,8 +134,9 @@ def _end_of_client(client: ClientEnd, policy: SidecarPolicy, ok_with_kills: bool
     return End(status or FAILED, f"the client failed: {why}")
 
 
-def _status_of_stop(evidence: Evidence, status: int) -> int:
+def _end_of_stop(evidence: Evidence, status: int) -> End:
     stop = evidence.stop
-    if stop is None:
-        return status
-    return NOT_IN_TIME if stop.reason is StopReason.TIMEOUT else 128 + stop.signal
+    if stop is not None and stop.reason is StopReason.TIMEOUT:
+        return End(NOT_IN_TIME, "its time was up (--timeout)")
+    # Without a mark it was a key at the terminal, which reached the daemon directly.
+    return End(status if stop is None else 128 + stop.signal, "it was told to stop")

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from oomproof.launch.benchmark import end_of
+from oomproof.launch.deciding import is_lack
 from oomproof.launch.model import (
     Attempt,
     ClientEnd,
@@ -23,6 +24,7 @@ from oomproof.launch.model import (
     Verdict,
 )
 from oomproof.launch.rate import parse_expression
+from oomproof.launch.restart import RestartMode, RestartPolicy, wants_restart
 from oomproof.launch.verdict import judge
 
 DONE = StopMark(15, StopReason.CLIENT_DONE, 0.1)
@@ -147,3 +149,18 @@ def test_a_failed_benchmark_is_not_failed_for_its_rate() -> None:
     policy = CLIENT._replace(rate=parse_expression("x"))
     end = end_of(Attempt(1, 100, evidence, judge(evidence)), policy, ok_with_kills=False, min_rate=1.0)
     assert (end.status, end.failure) == (9, "the client failed: it exited with 9")
+
+
+def test_kills_inside_a_daemon_that_served_its_client_can_be_accepted() -> None:
+    evidence = seen(kills=1)
+    attempt = Attempt(1, 100, evidence, judge(evidence))
+    assert is_lack(attempt, ok_with_kills=False)
+    assert not is_lack(attempt, ok_with_kills=True)
+    assert end_of(attempt, CLIENT, ok_with_kills=True, min_rate=None).status == 0
+
+
+def test_who_was_not_ready_in_time_has_failed_even_if_it_exits_with_0() -> None:
+    evidence, _, _ = ENDS["not ready"]
+    attempt = Attempt(1, 100, evidence, judge(evidence))
+    assert wants_restart(RestartPolicy(RestartMode.ON_FAILURE), attempt)
+    assert not wants_restart(RestartPolicy(RestartMode.NEVER), attempt)
