@@ -106,7 +106,7 @@ def load(
     `checksum`: ``blake2b`` or another name that hashlib knows, or ``xxh3_128`` and the like with the package
     xxhash. `expected`: what it has to be, in hexadecimal.
     `progress(done, total)` is called in this thread, chunk by chunk; what it raises ends the loading.
-    `cancel`: once it is set, reading stops within a chunk.
+    `cancel`: once it is set, reading stops within a chunk; waiting for room ends with `timeout` only.
     `keep_cache`: leave in the page cache what comes through it, for others who read the file.
 
     Raises LoadError (cannot be read; changed, grew or was truncated meanwhile; wrong checksum; no room in
@@ -177,7 +177,11 @@ async def load_async(
             return await asyncio.shield(reading)
         except asyncio.CancelledError:
             cancel.set()
-            await asyncio.wait([reading])
+            while not reading.done():  # the threads read from a file that is closed next
+                try:
+                    await asyncio.wait([reading])
+                except asyncio.CancelledError:
+                    continue  # an impatient caller: it is a matter of one chunk
             if reading.exception() is None:
                 reading.result().__exit__()
             raise

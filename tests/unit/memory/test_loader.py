@@ -340,8 +340,9 @@ def test_load_async(file: Path, content: bytes, pool: PinnedPool) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("impatience", [1, 3])
 def test_a_cancelled_task_has_given_all_back_when_it_ends(
-    file: Path, budget: MemoryBudget, pool: PinnedPool
+    file: Path, budget: MemoryBudget, pool: PinnedPool, impatience: int
 ) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
@@ -354,8 +355,10 @@ def test_a_cancelled_task_has_given_all_back_when_it_ends(
 
         task = asyncio.create_task(load_async(file, pool, progress=progress, window_bytes=MIB))
         await begun.wait()
-        task.cancel()
-        await asyncio.sleep(0)
+        for _ in range(impatience):
+            task.cancel()
+            await asyncio.sleep(0.01)
+            assert not task.done(), "its threads still read"
         go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await task
