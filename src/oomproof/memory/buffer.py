@@ -13,7 +13,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from oomproof.errors import BufferReturned
 from oomproof.memory.backends import Region
@@ -152,6 +152,9 @@ class PinnedBuffer:
                     view.release()
                 except BufferError:
                     pass  # an array or the like was made from it, and keeps the memory until it is gone
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a PinnedBuffer cannot be copied or pickled: copy the bytes of its view")
 
     def __len__(self) -> int:
         return self.size_bytes

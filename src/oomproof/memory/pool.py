@@ -9,6 +9,7 @@ Not covered: how memory is had (`backends`), how long views live (`buffer`), whi
 from __future__ import annotations
 
 import operator
+import os
 import threading
 import time
 import warnings
@@ -27,6 +28,7 @@ from oomproof.memory.budget import MemoryBudget
 from oomproof.memory.buffer import Block, Loan, PinnedBuffer
 from oomproof.memory.handover import Handover
 from oomproof.memory.housekeeping import Housekeeper
+from oomproof.memory.idle import IdleBuffers
 from oomproof.memory.reservation import Reservation
 from oomproof.memory.sizes import best_fit, largest_first, size_class, whole_pages
 from oomproof.units import format_size
@@ -95,6 +97,7 @@ class PinnedPool:
         self._min_headroom_bytes = min_headroom_bytes
         self._headroom = headroom
         self._clock = clock
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._idle: list[Block] = []
         """Ascending by size, of equal size the longest idle first."""
@@ -198,6 +201,16 @@ class PinnedPool:
                 freed_bytes=dict(self._freed),
             )
 
+    def idle_blocks(self) -> list[Block]:
+        """Those that may be freed now, ascending by size."""
+        self._keeper.drain()
+        with self._lock:
+            return list(self._idle)
+
+    def evict_largest(self) -> int:
+        """Free the largest idle buffer for the budget; its bytes, 0 when there is none."""
+        return self._trim(1, "evicted")
+
     @property
     def locked_bytes(self) -> int:
         """What the kernel counts as locked (``VmLck``) of its buffers, in use and idle."""
@@ -209,6 +222,10 @@ class PinnedPool:
         size_bytes = operator.index(size_bytes)  # also NumPy's integers, no fractions
         if size_bytes <= 0:
             raise PoolError(f"a buffer of {size_bytes} bytes cannot be taken: ask for 1 or more")
+        if self._process != os.getpid():
+            raise PoolError(
+                f"pool {self.name!r} belongs to process {self._process}, which forked this one: make one here"
+            )
         if self._closed:
             raise PoolError(f"pool {self.name!r} is closed: take buffers before close()")
         self._keeper.drain()
@@ -370,42 +387,6 @@ def pools_of(budget: MemoryBudget) -> list[PinnedPool]:
     """The pools that take their buffers from `budget`."""
     with _pools_lock:
         return [pool for pool in _pools if pool._budget is budget]
-
-
-class IdleBuffers:
-    """What a pool offers to its budget: its idle buffers, the largest first. Holds the pool weakly."""
-
-    def __init__(self, pool: PinnedPool) -> None:
-        self.name = f"idle buffers of pool {pool.name!r}"
-        self._pool = weakref.ref(pool)
-
-    @property
-    def size_bytes(self) -> int:
-        """Of all idle buffers."""
-        return sum(block.size_bytes for block in self._blocks())
-
-    @property
-    def last_use(self) -> float:
-        """When the one that lies idle for longest was returned."""
-        return min((block.returned_at for block in self._blocks()), default=0.0)
-
-    @property
-    def in_use(self) -> bool:
-        """Never: buffers in use are not among them."""
-        return False
-
-    def evict(self) -> int:
-        """Free the largest; 0 when another thread took the last."""
-        pool = self._pool()
-        return 0 if pool is None else pool._trim(1, "evicted")
-
-    def _blocks(self) -> list[Block]:
-        pool = self._pool()
-        if pool is None:
-            return []
-        pool._keeper.drain()
-        with pool._lock:
-            return list(pool._idle)
 
 
 def _size(block: Block) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import pickle
 import sys
@@ -151,6 +152,13 @@ def test_a_buffer_lost_in_a_cycle_is_no_deadlock(budget: MemoryBudget, pool: Pin
         gc.set_threshold(*thresholds)
     gc.collect()
     assert pool.statistics().in_use_count == 0
+
+
+def test_a_buffer_cannot_be_copied_or_pickled(pool: PinnedPool) -> None:
+    with pool.take(64) as buffer:
+        for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="copy the bytes of its view"):
+                attempt(buffer)
 
 
 def test_numpy_looks_at_the_memory_itself(budget: MemoryBudget, pool: PinnedPool) -> None:

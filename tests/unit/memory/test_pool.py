@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -226,6 +227,37 @@ def test_a_smaller_total_evicts_what_is_idle(budget: MemoryBudget, pool: PinnedP
     kept.release()
 
 
+FORKED = """
+import os, sys
+from oomproof.errors import PoolError
+from oomproof.memory import MemoryBudget, PinnedPool
+budget = MemoryBudget(1 << 24)
+pool = PinnedPool(budget, backend="heap")
+buffer = pool.take(1 << 20)
+buffer.view()[0] = 1
+pid = os.fork()
+if pid == 0:
+    buffer.view()[0] = 2
+    try:
+        pool.take(1 << 20)
+    except PoolError as error:
+        assert "forked this one" in str(error)
+        buffer.release()
+        os._exit(7)
+    os._exit(1)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+assert buffer.view()[0] == 1, "its own copy"
+buffer.release()
+assert pool.take(1 << 20).release() is None and pool.statistics().reused == 1
+pool.close()
+"""
+
+
+def test_a_forked_child_has_its_own_copy_and_no_pool() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_close_frees_what_is_idle_and_the_rest_when_it_comes_back(budget: MemoryBudget) -> None:
     pool = PinnedPool(budget, backend="heap")
     used = pool.take(MIB)
@@ -310,70 +342,6 @@ def test_an_allocation_that_fails_gives_the_reservation_back(budget: MemoryBudge
 def test_an_unknown_backend_is_named() -> None:
     with pytest.raises(PoolError, match="'rdma' is no backend"):
         PinnedPool(MemoryBudget(MIB), backend="rdma")
-
-
-class Slow(HeapBackend):
-    """Takes its time, as locking many pages does."""
-
-    def __init__(self) -> None:
-        self.begun, self.go_on = threading.Event(), threading.Event()
-
-    def allocate(self, size_bytes: int) -> Region:
-        self.begun.set()
-        assert self.go_on.wait(60)
-        return super().allocate(size_bytes)
-
-
-def test_take_async(budget: MemoryBudget, pool: PinnedPool) -> None:
-    async def scenario() -> None:
-        first = await pool.take_async(40 * MIB, owner="first")
-        second = asyncio.create_task(pool.take_async(40 * MIB, owner="second"))
-        await asyncio.sleep(0)
-        assert not second.done()
-        first.release()
-        with await second as buffer:
-            assert owners(budget) == {"second": 40 * MIB}
-            buffer.view()[-1] = 1
-        with await pool.take_async(40 * MIB) as again:
-            assert again.owner == "pinned"
-        assert pool.statistics().reused == 1
-
-    asyncio.run(scenario())
-
-
-def test_a_cancelled_take_gives_back_even_what_is_being_allocated(budget: MemoryBudget) -> None:
-    slow = Slow()
-
-    async def scenario() -> None:
-        with PinnedPool(budget, backend=slow) as pool:
-            taking = asyncio.create_task(pool.take_async(MIB))
-            await asyncio.to_thread(slow.begun.wait, 60)
-            taking.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await taking
-            slow.go_on.set()
-            while budget.used_bytes:
-                await asyncio.sleep(0.002)
-            assert pool.statistics().in_use_count == 0
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
-
-
-def test_takes_that_are_cancelled_at_any_moment_leave_nothing(budget: MemoryBudget, pool: PinnedPool) -> None:
-    async def scenario() -> None:
-        for turn in range(300):
-            taking = asyncio.create_task(pool.take_async(4096 + turn))
-            for _ in range(turn % 4):
-                await asyncio.sleep(0)
-            taking.cancel()
-            await asyncio.wait([taking])
-            if not taking.cancelled():
-                taking.result().release()
-
-    asyncio.run(scenario())  # its end waits for the threads
-    assert pool.statistics().in_use_count == 0
-    pool.trim()
-    assert budget.used_bytes == 0
 
 
 def test_many_threads_at_once_leave_an_exact_ledger(budget: MemoryBudget, pool: PinnedPool) -> None:
