@@ -141,10 +141,10 @@ def check_recipe(settings: Mapping[str, Any], command: Sequence[str]) -> None:
     """Raises UsageError for a recipe that would not reach the program: it would be believed to work."""
     recipe = settings["recipe"]
     if recipe is not None and not recipe.changes(command):
-        names = ", ".join(f"{{{value.name}}}" for value in recipe.values)
+        ways = [f"start {name} itself" for name in sorted(recipe.arguments.programs)]
+        ways += [f"write {{{value.name}}} in it" for value in recipe.values]
         raise UsageError(
-            f"recipe {recipe.name} changes nothing in this command: start"
-            f" {' or '.join(sorted(recipe.arguments.programs))} itself, or write one of {names} in it"
+            f"recipe {recipe.name} changes nothing in this command: {', or '.join(ways) or 'leave it out'}"
         )
 
 

@@ -23,7 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``recipes``."""
     parser.add_argument("name", nargs="?", metavar="NAME|FILE", help="explain this recipe")
     parser.add_argument(
-        "--budget", type=parse_size, default=EXAMPLE_BUDGET, metavar="SIZE", help="explain with it (4GiB)"
+        "--budget",
+        type=parse_size,
+        metavar="SIZE",
+        help="explain with it (default: 4GiB, or twice what the recipe needs)",
     )
     parser.add_argument(
         "--recipe-dir", type=Path, metavar="DIR", help="look for recipes in this folder first"
@@ -40,7 +43,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     recipe = load(args.name, places)
     suggestions(recipe)
-    prepared = prepare_example(recipe, args.budget)
+    needed = parse_size(str(recipe.settings.get("floor", 0)))
+    prepared = prepare_example(recipe, args.budget or max(EXAMPLE_BUDGET, 2 * needed))
     if args.json:
         output.print_json({"schema_version": SCHEMA_VERSION, **as_json(recipe, prepared)})
     else:

@@ -56,7 +56,7 @@ def read(path: Path) -> Recipe:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}: name a recipe or a readable TOML file") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # no TOML, no text, numbers or lists beyond all measure
         raise ConfigError(f"{path} is not TOML: {error}") from error
     return _Reader(path, document).recipe()
 

@@ -82,7 +82,7 @@ class Starts:
             content = set_keys(text, keys)
         except OSError as error:
             raise ConfigError(f"{source}: {error.strerror}: name the program's own file") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{source}: {error}; or use --render instead of the recipe") from error
         copy = f"/proc/self/fd/{self._anonymous(source.name, content)}"
         if found is None:

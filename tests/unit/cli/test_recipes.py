@@ -32,6 +32,8 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_explanation_has_the_knobs_what_they_leave_out_and_the_sources(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert main(["recipes", name]) == 0
+    capsys.readouterr()
     assert main(["recipes", name, "--budget", "32GiB", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["schema_version"], document["budget_bytes"]) == (1, 32 << 30)

@@ -320,9 +320,18 @@ def test_a_recipe_that_would_not_reach_the_program_is_refused(tmp_path: Path) ->
     recipe = read(path)
     for command in (["db"], ["/bin/db", "x"], ["sh", "-c", "db {limit_mib}"]):
         check_recipe({"recipe": recipe}, command)
-    with pytest.raises(UsageError, match=r"recipe db changes nothing .* start db itself, .*\{limit\}"):
+    with pytest.raises(
+        UsageError, match=r"recipe db changes nothing .* start db itself, or write \{limit\} in it"
+    ):
         check_recipe({"recipe": recipe}, ["sh", "-c", "db {budget}"])
     check_recipe({"recipe": None}, ["sh"])
+
+
+@pytest.mark.parametrize("content", ["a = " + "[" * 10_000, "a = " + "1" * 5_000])
+def test_a_file_beyond_all_measure_is_no_recipe(tmp_path: Path, content: str) -> None:
+    (tmp_path / "deep.toml").write_text(content)
+    with pytest.raises(ConfigError, match=r"deep\.toml is not TOML"):
+        read(tmp_path / "deep.toml")
 
 
 @given(st.binary(max_size=200))
