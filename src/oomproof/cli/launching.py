@@ -91,7 +91,7 @@ def resolve(settings: Sequence[Setting], flags: Mapping[str, object]) -> dict[st
     for settings that contradict each other.
     """
     values = config.resolve(settings, flags, os.environ)
-    values |= {"recipe": (recipe := _recipe(values)), "suggested": frozenset()}
+    values |= {"recipe": (recipe := recipe_of(values)), "suggested": frozenset()}
     if recipe is not None:
         values = _with_suggestions(
             recipe, values, config.resolve(settings, flags, os.environ, suggestions(recipe))
@@ -148,7 +148,7 @@ def check_recipe(settings: Mapping[str, Any], command: Sequence[str]) -> None:
         )
 
 
-def _recipe(settings: Mapping[str, Any]) -> Recipe | None:
+def recipe_of(settings: Mapping[str, Any]) -> Recipe | None:
     """The recipe asked for; None without one, at no cost."""
     if settings["recipe"] is None:
         return None

@@ -9,14 +9,14 @@ from typing import Any
 
 from oomproof import config
 from oomproof.cli import learning, output
-from oomproof.cli.launching import add_command, command_of
+from oomproof.cli.launching import add_command, command_of, recipe_of, suggestions
 from oomproof.cli.planning import Planned, plan_here
-from oomproof.cli.settings import ON_OOM, RETRIES
+from oomproof.cli.settings import ON_OOM, RECIPES, RETRIES
 from oomproof.history.record import learned
 from oomproof.plan.model import Plan
 from oomproof.units import format_size
 
-SETTINGS = (*config.PLANNING, ON_OOM, RETRIES, *config.probe_settings(probe=True))
+SETTINGS = (*config.PLANNING, *RECIPES, ON_OOM, RETRIES, *config.probe_settings(probe=True))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +41,9 @@ def _learned(planned: Planned, command: Sequence[str], settings: dict[str, Any])
 def run(args: argparse.Namespace) -> int:
     """Print the plan; its notices go to stderr, except with ``--json``, where they are inside."""
     settings = config.resolve(SETTINGS, vars(args), os.environ)
+    settings["recipe"] = recipe = recipe_of(settings)
+    if recipe is not None:
+        settings = config.resolve(SETTINGS, vars(args), os.environ, suggestions(recipe)) | {"recipe": recipe}
     planned = plan_here(settings)
     command = command_of(args)
     plan = _learned(planned, command, settings) if command else planned.plan

@@ -9,15 +9,18 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oomproof.errors import ConfigError, OomproofError, ProbeError
 from oomproof.limits import detect_limits, with_leaf_limit
 from oomproof.limits.model import LimitReport
 from oomproof.plan.budget import plan_budget
-from oomproof.plan.model import Plan, PlanRequest
+from oomproof.plan.model import Plan, PlanRequest, ProgramOverhead, Term
 from oomproof.probe.model import ProbeResult, StopReason
 from oomproof.units import GIB
+
+if TYPE_CHECKING:
+    from oomproof.recipes.model import Recipe
 
 QUICK_ABOVE_BYTES = 8 * GIB
 """From this limit on a full probe takes longer than a start should."""
@@ -53,11 +56,20 @@ def plan_here(settings: Mapping[str, Any], stop_requested: Callable[[], object] 
         share_millionths=settings["share"],
         threads=settings["threads"],
         pinned_bytes=settings["pinned"],
+        program=_overhead(settings.get("recipe")),
     )
     plan = plan_budget(limits, probe, request)
     if notice:
         plan = replace(plan, notices=(notice, *plan.notices))
     return Planned(limits, probe, plan, request)
+
+
+def _overhead(recipe: Recipe | None) -> ProgramOverhead:
+    """What the program takes beside any budget, as its recipe knows it."""
+    if recipe is None:
+        return ProgramOverhead()
+    source = f"recipe {recipe.name}"
+    return ProgramOverhead(tuple(Term(name, size, source) for name, size in recipe.overhead.items()))
 
 
 def _probe(

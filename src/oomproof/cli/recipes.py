@@ -80,6 +80,8 @@ def explained(recipe: Recipe, prepared: Prepared) -> Iterator[str]:
     for name, size, text, why in rows:
         yield f"  {name:{widths[0]}}  {size:>{widths[1]}}  {text:{widths[2]}}  {why}".rstrip()
     yield from _section("the program is started with", list(_knobs(recipe, prepared)))
+    beside = [f"{name} {format_size(size)}" for name, size in recipe.overhead.items()]
+    yield from _section("beside any budget", beside)
     yield from _section("settings it brings", [f"--{key} {value}" for key, value in recipe.settings.items()])
     yield from _section("not covered", recipe.left_out)
     yield from _section("the facts are from", recipe.sources)
@@ -133,6 +135,7 @@ def as_json(recipe: Recipe, prepared: Prepared) -> Mapping[str, object]:
         "command": list(prepared.command),
         "environment": dict(prepared.environment),
         "config": dict(prepared.config_keys),
+        "overhead": dict(recipe.overhead),
         "settings": dict(recipe.settings),
         "left_out": list(recipe.left_out),
         "sources": list(recipe.sources),

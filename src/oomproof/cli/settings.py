@@ -176,8 +176,7 @@ ON_OOM = Setting(
 )
 RETRIES = Setting("retries", config.parse_count, 3, "smaller starts after the first one (default: 3)", "N")
 
-LAUNCHING: tuple[Setting, ...] = (
-    *config.PLANNING,
+RECIPES = (
     RECIPE,
     RECIPE_DIR,
     Setting(
@@ -194,6 +193,11 @@ LAUNCHING: tuple[Setting, ...] = (
         "before each attempt make the file DST of the template SRC, budget filled in",
         "SRC:DST",
     ),
+)
+
+LAUNCHING: tuple[Setting, ...] = (
+    *config.PLANNING,
+    *RECIPES,
     ON_OOM,
     RETRIES,
     Setting("events", str, None, "write one JSON object a line to FILE or fd:N", "TARGET"),

@@ -18,6 +18,7 @@ from oomproof.errors import ConfigError, UsageError
 from oomproof.recipes.expression import Expression, is_name
 from oomproof.recipes.model import GIVEN, Arguments, ConfigFile, Recipe, Value
 from oomproof.template import SUFFIXES, fields, is_field
+from oomproof.units import parse_size
 
 BUNDLED = Path(__file__).parent
 ENDING = ".toml"
@@ -109,7 +110,7 @@ class _Reader:
         document = self._document
         known = {
             *("summary", "left-out", "sources", "tried", "values", "arguments"),
-            *("environment", "environment-append", "config", "settings"),
+            *("environment", "environment-append", "config", "overhead", "settings"),
         }
         self._known(document, known, "")
         if "summary" not in document:
@@ -126,6 +127,7 @@ class _Reader:
                 self._table(document, "environment-append"), "environment-append."
             ),
             config=self._config(self._table(document, "config")),
+            overhead=self._sizes(self._table(document, "overhead"), "overhead."),
             settings=self._table(document, "settings"),
             left_out=self._strings(document, "left-out"),
             sources=self._strings(document, "sources"),
@@ -174,6 +176,18 @@ class _Reader:
             keys=keys,
             programs=frozenset(self._strings(table, "programs", "config.")),
         )
+
+    def _sizes(self, table: Mapping[str, Any], prefix: str) -> dict[str, int]:
+        """A table of fixed sizes, such as ``driver = "300MiB"``."""
+        sizes = {}
+        for name in table:
+            if not is_name(name):
+                self._fail(prefix + name, "it is no name: use small letters, digits and _")
+            try:
+                sizes[name] = parse_size(self._string(table, name, prefix))
+            except UsageError as error:
+                self._fail(prefix + name, str(error))
+        return sizes
 
     def _texts(self, table: Mapping[str, Any], prefix: str) -> dict[str, str]:
         """A table of strings with fields."""

@@ -85,6 +85,8 @@ class Recipe:
     environment_append: Mapping[str, str] = field(default_factory=dict)
     """Variables to which words are added."""
     config: ConfigFile | None = None
+    overhead: Mapping[str, int] = field(default_factory=dict)
+    """What the program takes beside any budget, in bytes by name: a term of the plan each."""
     settings: Mapping[str, object] = field(default_factory=dict)
     """Settings of ours that fit the program, by their key in a configuration file."""
     left_out: tuple[str, ...] = ()

@@ -1,5 +1,6 @@
 """What a user gets who asks for something that makes no sense: one line, and the documented exit code."""
 
+import json
 import os
 import re
 import stat
@@ -258,3 +259,21 @@ def test_a_report_goes_through_links_and_into_devices_without_replacing_them(tmp
     assert b"exit_status" in os.read(reader, 65536)
     os.close(reader)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["link", "pipe", "target"]
+
+
+def test_what_a_recipe_says_of_its_program_is_part_of_the_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "engine.toml"
+    recipe.write_text(
+        'summary = "an engine"\n[environment]\nENGINE_MEMORY = "{budget}"\n'
+        '[overhead]\ndriver = "300MiB"\n[settings]\nthreads = "4"\n'
+    )
+    plan = ["plan", "--no-probe", "--limit", "1GiB", "--json", "--recipe", str(recipe)]
+    assert main(plan) == 0
+    terms = {term["name"]: term for term in json.loads(capsys.readouterr().out)["terms"]}
+    assert (terms["driver"]["bytes"], terms["driver"]["source"]) == (-300 << 20, "recipe engine")
+    assert terms["thread_stacks"]["bytes"] == -1 << 20
+    recipe.write_text(recipe.read_text().replace("300MiB", "much"))
+    assert main(plan) == 2
+    assert "overhead.driver: 'much' is not a size" in capsys.readouterr().err
