@@ -151,7 +151,8 @@ class Evictors:
     def relieve(self, shortfall: Callable[[], int], *, only_if_enough: bool = False) -> float | None:
         """Evict until `shortfall` says 0 or nothing may go; seconds until the next look (None: no need).
 
-        Each is asked until it gives nothing. Where another thread is at it, that is left to it.
+        Each is asked until it gives nothing, or has given what it had at first. Where another thread is at it,
+        that is left to it.
         `only_if_enough`: evict nothing when all that may go now is less than the shortfall.
         """
         me = threading.get_ident()
@@ -196,12 +197,17 @@ class Evictors:
         left = self._entries.copy()
         if only_if_enough and shortfall() > self._can_go(left.values()):
             return None
+        promised: dict[int, int] = {}
         while shortfall() > 0:
             victim, look_again = choose(self._look(left.values()), time.monotonic())
             if victim is None:
                 return look_again
-            if not self._evict(victim.entry):
-                del left[id(victim.entry.evictable)]
+            key = id(victim.entry.evictable)
+            owed = promised.get(key, victim.size_bytes)
+            promised[key] = owed - (given := self._evict(victim.entry))
+            # One that takes again what it gives would be asked for ever.
+            if not given or promised[key] <= 0:
+                del left[key]
         return None
 
     def _can_go(self, entries: Iterable[Entry]) -> int:

@@ -199,6 +199,34 @@ def test_an_evictor_that_gives_nothing_is_asked_less_and_less(budget: MemoryBudg
     liar.reservation.release()
 
 
+def test_an_evictor_that_takes_again_what_it_gives_is_no_livelock(budget: MemoryBudget) -> None:
+    class Greedy(Cache):
+        def evict(self) -> int:
+            freed = super().evict()
+            again = budget.try_reserve(freed, owner="greedy")
+            assert again is not None
+            self.reservation = again
+            return freed
+
+    greedy = registered(budget, Greedy(budget, 60))
+    with budget.reserve(30, owner="holder"):
+        assert budget.try_reserve(50, owner="asks") is None
+    assert len(greedy.threads) == 1
+    greedy.reservation.release()
+
+
+def test_an_evictor_may_give_a_part_and_is_asked_again(budget: MemoryBudget) -> None:
+    class Buffers(Cache):
+        def evict(self) -> int:
+            self.reservation.release(10)
+            return 10
+
+    buffers = registered(budget, Buffers(budget, 60))
+    with budget.reserve(65, owner="asks", timeout=60):
+        assert buffers.size_bytes == 30, "no more than is missing"
+    buffers.reservation.release()
+
+
 def test_a_lower_total_asks_the_evictors(budget: MemoryBudget) -> None:
     cache = registered(budget, Cache(budget, 60))
     with budget.reserve(40, owner="holder") as holder:
