@@ -151,8 +151,8 @@ class Evictors:
     def relieve(self, shortfall: Callable[[], int], *, only_if_enough: bool = False) -> float | None:
         """Evict until `shortfall` says 0 or nothing may go; seconds until the next look (None: no need).
 
-        Each is asked until it gives nothing, or has given what it had at first. Where another thread is at it,
-        that is left to it.
+        Each is asked until it gives nothing, or has given what it had at first. What another thread is at is
+        left to it.
         `only_if_enough`: evict nothing when all that may go now is less than the shortfall.
         """
         me = threading.get_ident()
