@@ -107,6 +107,22 @@ def test_loading_a_cold_file_peaks_at_its_size_and_a_little(
     assert container.stat().get("cache", container.stat().get("file", 0)) < 16 * MIB, "no page cache is left"
 
 
+LOAD_BUFFERED = """
+import json, os, sys
+from oomproof.memory import load
+memory = bytearray(os.path.getsize(sys.argv[1]) + 1)
+loaded = load(sys.argv[1], memoryview(memory)[1:])  # no alignment that direct reads would bear
+print(json.dumps({"size": loaded.size_bytes, "direct": loaded.direct_bytes}))
+"""
+
+
+def test_so_does_loading_through_the_page_cache(container: Leaf, file: Path) -> None:
+    make_cold(file)
+    told = run_in(container, LOAD_BUFFERED, str(file))
+    assert told == {"size": FILE_BYTES, "direct": 0}
+    assert FILE_BYTES < peak(container) <= FILE_BYTES + ALLOWANCE
+
+
 def test_so_does_loading_under_a_limit_of_so_much(container: Leaf, file: Path) -> None:
     make_cold(file)
     container.set_limit(FILE_BYTES + ALLOWANCE)

@@ -69,6 +69,8 @@ class SourceFile:
         except OSError:
             pass  # a filesystem without direct reads (tmpfs before 6.6): through the page cache, then
         self.size_bytes = self._status.st_size
+        # Without it the kernel reads ahead of what is asked for, by megabytes on some disks, and for nobody.
+        os.posix_fadvise(self.buffered, 0, 0, os.POSIX_FADV_RANDOM)
 
     def is_cached(self, offset: int) -> bool:
         """Whether the page at `offset` is in the page cache."""
