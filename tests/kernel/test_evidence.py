@@ -181,23 +181,30 @@ def test_a_guardian_that_cannot_clean_up_says_so(tmp_path: Path) -> None:
 
 DIES_AT_MKDIR = """
 import os, pathlib, signal, sys
-from oomproof.launch.attempt_leaf import attempt_leaf
-make = pathlib.Path.mkdir
+from oomproof.launch.attempt_leaf import AttemptLeaves
+make, left = pathlib.Path.mkdir, int(sys.argv[2])
 def die(path, *rest):
+    global left
+    left -= 1
+    if left:
+        return make(path, *rest)
     if sys.argv[1] == "after":
         make(path, *rest)
     os.write(1, str(path).encode())
     os.kill(os.getpid(), signal.SIGKILL)
 pathlib.Path.mkdir = die
-with attempt_leaf(None, print):
-    pass
+with AttemptLeaves(None, print) as leaves:
+    while True:
+        with leaves.fresh():
+            pass
 """
 
 
+@pytest.mark.parametrize("which", [1, 2, 3])
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_sigkill_around_the_making_of_a_leaf_leaves_none(moment: str) -> None:
+def test_sigkill_around_the_making_of_a_leaf_leaves_none(moment: str, which: int) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", DIES_AT_MKDIR, moment],
+        [sys.executable, "-c", DIES_AT_MKDIR, moment, str(which)],
         check=False,
         stdout=subprocess.PIPE,
         text=True,

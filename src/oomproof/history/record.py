@@ -55,6 +55,7 @@ class Record:
         self._keep_days = keep_days
         self._run_id: int | None = None
         self._found: dict[int, Outcome] = {}
+        self._ends: dict[int, Outcome] = {}
         self.seen: tuple[Observation, ...] = ()
         """What runs like it teach, oldest first; from `run_started` on."""
 
@@ -107,12 +108,12 @@ class Record:
 
     def attempt_started(self, attempt: int, budget_bytes: int) -> int | None:
         """Committed when this returns; None when nothing is remembered."""
-        run_id, found = self._run_id, self._found
+        run_id, ends = self._run_id, self._found | self._ends
         if run_id is None:
             return None
-        self._found = {}
+        self._found, self._ends = {}, {}
         attempt_id: int | None = self._access(
-            lambda history: history.attempt_started(run_id, attempt, budget_bytes, found)
+            lambda history: history.attempt_started(run_id, attempt, budget_bytes, ends), in_between=True
         )
         return attempt_id
 
@@ -129,16 +130,31 @@ class Record:
                 )
             )
 
-    def attempt_ended(self, attempt_id: int | None, outcome: Outcome) -> None:
-        """Write down the end of an attempt of `attempt_started`."""
+    def attempt_ended(self, attempt_id: int | None, outcome: Outcome, *, goes_on: bool = False) -> None:
+        """Write down the end of an attempt of `attempt_started`; with the next start where it `goes_on`."""
         if attempt_id is not None:
-            self._access(lambda history: history.attempt_ended(attempt_id, outcome))
+            self._ends[attempt_id] = outcome
+            if not goes_on:
+                self.flush()
 
-    def _access(self, access: Access, *, required: bool = False) -> Any:
+    def flush(self) -> None:
+        """Write down the end that waits for a start."""
+        ends, self._ends = self._ends, {}
+
+        def write(history: History) -> None:
+            for attempt_id, outcome in ends.items():
+                history.attempt_ended(attempt_id, outcome)
+
+        if ends:
+            self._access(write)
+
+    def _access(self, access: Access, *, required: bool = False, in_between: bool = False) -> Any:
         target = self._target
         if target is None:
             return None
-        answer = _in_child(lambda: _access_to(target, access, replace_any=not self._required))
+        answer = _in_child(
+            lambda: _access_to(target, access, replace_any=not self._required, in_between=in_between)
+        )
         for notice in answer.get("notices", ()):
             self._warn(notice)
         if "error" in answer:
@@ -169,13 +185,23 @@ def learned(target: Path | str, run: Run) -> tuple[Observation, ...]:
     return tuple(Observation(**observation) for observation in answer["value"])
 
 
-def _access_to(target: Path | str, access: Access, *, replace_any: bool) -> dict[str, Any]:
-    """Runs in the child: one access, or the reason why not."""
+def _access_to(
+    target: Path | str, access: Access, *, replace_any: bool, in_between: bool = False
+) -> dict[str, Any]:
+    """Runs in the child: one access, or the reason why not.
+
+    `in_between`: the file is not closed, which would merge SQLite's journal into it and take several
+    more turns of the disk. A commit is durable without, and the last write of a run closes.
+    """
     notices: list[str] = []
 
     def attempt() -> dict[str, Any]:
-        with opened(target, notices.append, replace_any=replace_any) as history:
+        history = opened(target, notices.append, replace_any=replace_any)
+        try:
             return {"value": access(history), "notices": notices}
+        finally:
+            if not in_between:
+                history.close()
 
     try:
         try:

@@ -1,66 +1,83 @@
-"""The leaf cgroup of one attempt, or of its helpers, and the guardian that outlives us to remove it.
+"""The leaf cgroups of attempts, or of their helpers, one after another, under a guardian that outlives us.
 
-Not covered: cgroups as such, see `oomproof.leaf`; what runs in it, see `supervisor`.
+Not covered: cgroups as such, see `oomproof.leaf`; what runs in them, see `supervisor`.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Self
 
 from oomproof.errors import LeafUnavailable, OomproofError
 from oomproof.launch.guardian import Guardian, guard
 from oomproof.leaf import Leaf, make_leaf
 
 
-@contextlib.contextmanager
-def attempt_leaf(
-    limit_bytes: int | None, say: Callable[[str], None], purpose: str = "run"
-) -> Iterator[tuple[Leaf, Guardian | None]]:
-    """A fresh leaf with `limit_bytes` (None: no limit of its own) and its guardian; removed afterwards.
+class AttemptLeaves:
+    """Leaves with a limit (None: with none of their own). A context manager: its end dismisses the guardian.
 
-    The guardian is there before the leaf is, so that SIGKILL at no moment leaves one behind. PID 1
-    has none: its death ends all anyway. Raises LeafUnavailable, and OomproofError when no process
-    can be forked; what cannot be removed is a warning to `say`.
+    What cannot be removed is a warning to `say`.
     """
-    guardians: list[Guardian | None] = []
-    leaf = None
-    try:
-        leaf = _make(purpose, limit_bytes, lambda leaf: guardians.append(guard(leaf)))
-        if limit_bytes is not None:
-            _limit(leaf, limit_bytes)
-        yield leaf, guardians[-1] if guardians else None
-    finally:
-        if leaf is not None:
-            _remove(leaf, say)
-        for guardian in guardians:
-            if guardian is not None:
-                guardian.dismiss()
 
+    def __init__(self, limit_bytes: int | None, say: Callable[[str], None], purpose: str = "run") -> None:
+        self._limit_bytes = limit_bytes
+        self._say = say
+        self._purpose = purpose
+        self._guardian: Guardian | None = None
 
-def _make(purpose: str, limit_bytes: int | None, before: Callable[[Leaf], None]) -> Leaf:
-    try:
-        return make_leaf(purpose, before=before)
-    except LeafUnavailable as error:
-        if limit_bytes is None:
-            raise
-        raise LeafUnavailable(
-            f"--limit needs a cgroup to put it on: {error}, or leave --limit out"
-        ) from error
+    @contextlib.contextmanager
+    def fresh(self) -> Iterator[tuple[Leaf, Guardian | None]]:
+        """A fresh leaf and its guardian; the leaf is removed afterwards.
 
+        The guardian knows of the leaf before it is made, so that SIGKILL at no moment leaves one
+        behind. PID 1 has none: its death ends all anyway. Raises LeafUnavailable, and OomproofError
+        when no process can be forked.
+        """
+        leaf = self._make()
+        try:
+            self._limit(leaf)
+            yield leaf, self._guardian
+        finally:
+            self._remove(leaf)
 
-def _limit(leaf: Leaf, limit_bytes: int) -> None:
-    try:
-        leaf.set_limit(limit_bytes)
-    except OSError as error:
-        raise LeafUnavailable(
-            f"the kernel refuses a limit of {limit_bytes} bytes for {leaf.directory}"
-            f" ({error.strerror}); give another --limit"
-        ) from error
+    def __enter__(self) -> Self:
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        if self._guardian is not None:
+            self._guardian.dismiss()
 
-def _remove(leaf: Leaf, say: Callable[[str], None]) -> None:
-    try:
-        leaf.remove()
-    except (OomproofError, OSError) as error:
-        say(f"warning: {error}")
+    def _guard(self, leaf: Leaf) -> None:
+        if self._guardian is not None and self._guardian.turn_to(leaf):
+            return
+        if self._guardian is not None:
+            self._guardian.dismiss()
+        self._guardian = guard(leaf)
+
+    def _make(self) -> Leaf:
+        try:
+            return make_leaf(self._purpose, before=self._guard)
+        except LeafUnavailable as error:
+            if self._limit_bytes is None:
+                raise
+            raise LeafUnavailable(
+                f"--limit needs a cgroup to put it on: {error}, or leave --limit out"
+            ) from error
+
+    def _limit(self, leaf: Leaf) -> None:
+        if self._limit_bytes is None:
+            return
+        try:
+            leaf.set_limit(self._limit_bytes)
+        except OSError as error:
+            raise LeafUnavailable(
+                f"the kernel refuses a limit of {self._limit_bytes} bytes for {leaf.directory}"
+                f" ({error.strerror}); give another --limit"
+            ) from error
+
+    def _remove(self, leaf: Leaf) -> None:
+        try:
+            leaf.remove()
+        except (OomproofError, OSError) as error:
+            self._say(f"warning: {error}")

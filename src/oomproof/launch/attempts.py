@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from oomproof.errors import LeafUnavailable, OomproofError
 from oomproof.launch import process_control
-from oomproof.launch.attempt_leaf import attempt_leaf
+from oomproof.launch.attempt_leaf import AttemptLeaves
 from oomproof.launch.benchmark import End, end_of
 from oomproof.launch.beside import Beside
 from oomproof.launch.deciding import Next, decide, is_lack
@@ -131,10 +131,12 @@ def run_attempts(
         events=events or EventWriter(None, "nowhere", say),
         environment=os.environ if environment is None else environment,
         policy=policy,
+        leaves=AttemptLeaves(policy.limit_bytes, say),
         use_leaf=policy.use_leaf,
         prepare=prepare,
     )
     with contextlib.ExitStack() as stack:
+        stack.enter_context(run.leaves)
         try:
             return run.to_the_end(budget_bytes, signals or stack.enter_context(Signals()))
         except OomproofError as error:
@@ -162,6 +164,7 @@ class _Run:
     events: EventWriter
     environment: Mapping[str, str]
     policy: RunPolicy
+    leaves: AttemptLeaves
     use_leaf: bool
     prepare: Prepare | None = None
     attempts: list[Attempt] = field(default_factory=list)
@@ -171,6 +174,7 @@ class _Run:
     def to_the_end(self, budget_bytes: int, signals: Signals) -> RunResult:
         """All attempts, and the events that close a run."""
         pause_s = 0.0
+        process_control.give_memory_back()
         while True:
             if (stop := signals.stop_within(pause_s)) is not None:
                 return self._finished(128 + stop, None)
@@ -208,7 +212,7 @@ class _Run:
         )
         self.attempts.append(attempt)
         if self.recorder is not None:
-            self.recorder.attempt_ended(attempt_id, outcome(attempt))
+            self.recorder.attempt_ended(attempt_id, outcome(attempt), goes_on=self._goes_on_at_once(attempt))
         self.events.emit("attempt_ended", **event_fields(attempt))
         self.say(describe(attempt, ok_with_kills=self.policy.ok_with_kills))
         if self.following.notice is not None:
@@ -216,6 +220,9 @@ class _Run:
         if self.policy.on_oom_exec and self._is_oom(attempt):
             self._run_hook(attempt, signals)
         return attempt
+
+    def _goes_on_at_once(self, attempt: Attempt) -> bool:
+        return attempt.next_budget_bytes is not None and not attempt.pause_s and not self.policy.on_oom_exec
 
     def _prepared(self, number: int, budget_bytes: int) -> _Start:
         """The command line and the environment of one attempt."""
@@ -293,7 +300,7 @@ class _Run:
         if not self.use_leaf:
             return None, None
         try:
-            return stack.enter_context(attempt_leaf(self.policy.limit_bytes, self.say))
+            return stack.enter_context(self.leaves.fresh())
         except LeafUnavailable as error:
             if self.policy.limit_bytes is not None:
                 raise
@@ -347,6 +354,8 @@ class _Run:
         without_attempts: Verdict = Verdict.STOPPED,
         failure: str | None = None,
     ) -> RunResult:
+        if self.recorder is not None:
+            self.recorder.flush()
         last = self.attempts[-1] if self.attempts else None
         self.events.emit(
             "finished",

@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from oomproof.errors import OomproofError
-from oomproof.leaf import Leaf
+from oomproof.leaf import Leaf, known_leaf
 
 MARK_VARIABLE = "OOMPROOF_MARK"
 """Environment variable that tells the processes of one attempt from all others."""
 
-_DONE = b"x"
+_DONE = b"\0"
+"""No path ends with it."""
 _ROUNDS, _PAUSE_S = 50, 0.01
 _REMOVALS = 60
 """Each of them tries for seconds."""
@@ -58,6 +59,14 @@ class Guardian:
             os.close(reader)
         return cls(pid, writer)
 
+    def turn_to(self, leaf: Leaf) -> bool:
+        """From now on guard `leaf` instead; False when the guardian is gone."""
+        try:
+            os.write(self._pipe, b"%d:%s\n" % (leaf.version, os.fsencode(leaf.directory)))
+        except BrokenPipeError:
+            return False  # somebody killed it
+        return True
+
     def dismiss(self) -> None:
         """End the guardian without any killing."""
         with contextlib.suppress(BrokenPipeError):  # somebody killed it: it is gone as it should be
@@ -85,10 +94,27 @@ def _guard(pipe: int, leaf: Leaf | None, mark: str) -> NoReturn:
         os.chdir("/")
         # Pipes to other programs must not stay open because of us.
         _close_all_but({pipe, 2} if _nobody_waits_for_the_end_of(2) else {pipe})
-        if os.read(pipe, 1) == b"":
-            _end_everything(leaf, mark)
+        said = b""
+        while not said.endswith(_DONE):
+            chunk = os.read(pipe, 4096)
+            if chunk == b"":
+                _end_everything(_last_leaf(said) or leaf, mark)
+                break
+            said = _last_line(said) + chunk
     finally:
         os._exit(0)
+
+
+def _last_line(said: bytes) -> bytes:
+    """All that may still be needed of what was said: the last whole line, and what has come of the next."""
+    return said[said.rfind(b"\n", 0, max(0, said.rfind(b"\n"))) + 1 :]
+
+
+def _last_leaf(said: bytes) -> Leaf | None:
+    """The last one that we were turned to; None: to none."""
+    *_, last, _ = [b"", *said.split(b"\n")]
+    version, colon, directory = last.partition(b":")
+    return known_leaf(int(version), Path(os.fsdecode(directory))) if colon else None
 
 
 def _close_all_but(kept: set[int]) -> None:

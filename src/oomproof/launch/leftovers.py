@@ -18,6 +18,8 @@ MOUNTS = Path("/proc/self/mounts")
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  looked at, not written to
 _MOST_NAMES = 5
 _MEMORY_BACK_TIMEOUT_S = 2.0
+_RESIDUE_BYTES = 1 << 20
+"""What an empty cgroup may be charged for a while: each processor keeps up to 64 pages in stock."""
 
 
 class SharedMemory:
@@ -96,7 +98,7 @@ def wait_for_memory(leaf: Leaf) -> int:
     deadline = time.monotonic() + _MEMORY_BACK_TIMEOUT_S
     try:
         usage = leaf.usage_bytes()
-        while time.monotonic() < deadline:
+        while usage > _RESIDUE_BYTES and time.monotonic() < deadline:
             time.sleep(0.002)
             now = leaf.usage_bytes()
             if now >= usage:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from oomproof.errors import LeafUnavailable
 from oomproof.launch import process_control
-from oomproof.launch.attempt_leaf import attempt_leaf
+from oomproof.launch.attempt_leaf import AttemptLeaves
 from oomproof.launch.beside import Beside
 from oomproof.launch.guardian import MARK_VARIABLE, guard
 from oomproof.launch.model import (
@@ -124,7 +124,8 @@ def place_for(policy: SidecarPolicy, *, use_leaf: bool, warn: Callable[[str], No
         return
     with contextlib.ExitStack() as stack:
         try:
-            leaf = stack.enter_context(attempt_leaf(None, warn, "client"))[0] if use_leaf else None
+            leaves = stack.enter_context(AttemptLeaves(None, warn, "client"))
+            leaf = stack.enter_context(leaves.fresh())[0] if use_leaf else None
         except LeafUnavailable:
             leaf = None  # then the attempt itself has none, and that is said
         if leaf is not None:

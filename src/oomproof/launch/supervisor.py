@@ -72,7 +72,6 @@ def supervise(
     if leaf is None:
         environment = {**environment, MARK_VARIABLE: mark}
     process_control.become_subreaper()
-    process_control.give_memory_back()
     spare = {os.getpid(), *process_control.children()}
     own_guardian = None
     if guardian is None and os.getpid() != 1:

@@ -23,8 +23,12 @@ class Recorder(Protocol):
         """The attempt was asked to end; never blocks."""
         ...
 
-    def attempt_ended(self, attempt_id: int | None, outcome: Outcome) -> None:
-        """How the attempt ended."""
+    def attempt_ended(self, attempt_id: int | None, outcome: Outcome, *, goes_on: bool = False) -> None:
+        """How the attempt ended. `goes_on`: the next one starts at once, and both may be written together."""
+        ...
+
+    def flush(self) -> None:
+        """No attempt follows after all: write down what waits for it."""
         ...
 
 

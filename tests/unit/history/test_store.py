@@ -302,3 +302,22 @@ def test_the_pid_that_is_written_down_is_the_supervisors(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         assert connection.execute("SELECT supervisor_pid FROM runs").fetchall() == [(os.getpid(),)]
     connection.close()
+
+
+def test_an_end_may_wait_for_the_next_start_and_no_longer(path: Path) -> None:
+    record = Record(path, pytest.fail)
+    record.run_started(ENGINE)
+    first = record.attempt_started(1, 4)
+    record.attempt_ended(first, KILLED, goes_on=True)
+    second = record.attempt_started(2, 3)
+    assert [row["verdict"] for row in attempts_in(path)] == ["oom_kill", None]
+    record.attempt_ended(second, KILLED, goes_on=True)
+    record.flush()
+    assert [row["verdict"] for row in attempts_in(path)] == ["oom_kill", "oom_kill"]
+
+
+def test_when_a_run_is_over_the_history_is_one_file(path: Path) -> None:
+    record = Record(path, pytest.fail)
+    record.run_started(ENGINE)
+    record.attempt_ended(record.attempt_started(1, 4), KILLED)
+    assert sorted(entry.name for entry in path.parent.iterdir()) == [path.name, path.name + "-live"]

@@ -49,6 +49,7 @@ class Detector:
     said: list[str] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     steps: int = 100
+    waiting: bool = False
     meanwhile: Callable[[int], None] = lambda _attempt: None
     on_hook: Callable[[dict[str, str]], None] = lambda _environment: None
     hook_evidence: Evidence = SUCCESS
@@ -76,10 +77,14 @@ class Detector:
         self.log.append(f"started {attempt} with {budget_bytes}")
         return attempt * 10
 
+    def flush(self) -> None:
+        self.waiting = False
+
     def told_to_end(self, attempt_id: int | None, signal: int) -> None:
         self.log.append(f"told {attempt_id} to end by {signal}")
 
-    def attempt_ended(self, attempt_id: int | None, outcome: Outcome) -> None:
+    def attempt_ended(self, attempt_id: int | None, outcome: Outcome, *, goes_on: bool = False) -> None:
+        self.waiting = goes_on
         self.log.append(f"ended {attempt_id} {outcome.verdict} -> {outcome.next_budget_bytes}")
 
     def run(self, *script: Evidence) -> RunResult:
@@ -185,6 +190,24 @@ def test_an_attempt_is_written_down_before_its_spawn_and_after_its_end(detector:
 def test_an_attempt_that_is_asked_to_end_is_marked_before_its_end(detector: Detector) -> None:
     detector.run(STOPPED)
     assert detector.log[-2:] == ["told 10 to end by 15", "ended 10 stopped -> None"]
+
+
+@pytest.mark.parametrize("script", [(OOM, SUCCESS), (OOM, STOPPED), (FAILURE,), (OOM, OOM, OOM, OOM)])
+def test_no_end_waits_for_a_start_that_never_comes(detector: Detector, script: Sequence[Evidence]) -> None:
+    waiting: list[bool] = []
+    detector.meanwhile = lambda _attempt: waiting.append(detector.waiting)
+    detector.run(*script)
+    assert waiting == [False, *[True] * (len(script) - 1)], "written together with the next start"
+    assert not detector.waiting
+
+
+def test_an_end_does_not_wait_for_a_pause_or_a_hook(detector: Detector) -> None:
+    waiting: list[bool] = []
+    detector.meanwhile = lambda _attempt: waiting.append(detector.waiting)
+    detector.on_hook = lambda _environment: waiting.append(detector.waiting)
+    detector.policy = replace(detector.policy, restart=SOON, on_oom_exec=("hook",))
+    detector.run(FAILURE, OOM, SUCCESS)
+    assert waiting == [False] * 4
 
 
 def test_one_line_an_attempt_says_verdict_evidence_and_budgets(detector: Detector) -> None:
