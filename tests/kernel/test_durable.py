@@ -149,9 +149,9 @@ def test_an_attempt_of_an_oomproof_that_lives_is_nobodys_death(place: Place) -> 
 
 
 def test_a_stop_by_the_engine_that_lost_its_patience_is_no_oom(place: Place) -> None:
-    stubborn = "trap '' TERM; while :; do sleep 0.1; done"
+    stubborn = "while :; do sleep 0.1; done"
     note = f"echo $OOMPROOF_BUDGET_BYTES >> {place.listed}"
-    command = f"{note}; [ $(wc -l < {place.listed}) = 2 ] || {{ {stubborn}; }}"
+    command = f"trap '' TERM; {note}; [ $(wc -l < {place.listed}) = 2 ] || {{ {stubborn}; }}"
     stopped = place.start(command)
     wait_until(place.budgets, "the program")
     stopped.terminate()

@@ -200,17 +200,18 @@ def launch(
         output.warning(problem)
     plan = _after_open(course, found, record)
     _announce(course, plan, events, command, say, probe_wanted=settings["probe"])
-    result = run_attempts(
-        command,
-        plan.budget_bytes,
-        next_budget=smaller,
-        say=say,
-        recorder=record,
-        events=events,
-        signals=signals,
-        policy=policy,
-        prepare=prepare,
-    )
+    with record:
+        result = run_attempts(
+            command,
+            plan.budget_bytes,
+            next_budget=smaller,
+            say=say,
+            recorder=record,
+            events=events,
+            signals=signals,
+            policy=policy,
+            prepare=prepare,
+        )
     if settings["quiet"] and result.attempts:
         output.say(describe(result.attempts[-1], ok_with_kills=policy.ok_with_kills))
     return result

@@ -15,11 +15,19 @@ from pathlib import Path
 SUFFIX = "-live"
 
 
-def hold(history: Path, run_id: int) -> None:
-    """Lock the byte of our run until this process ends. Raises OSError where there are no locks."""
-    # Never closed: POSIX takes away all locks of a process on a file with any descriptor of it.
+def hold(history: Path, run_id: int) -> int:
+    """Lock the byte of our run until the descriptor that is returned is closed, or this process ends.
+
+    POSIX takes away all locks of a process on a file with any descriptor of it: one run at a time.
+    Raises OSError where there are no locks.
+    """
     fd = _open(history)
-    fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, run_id)
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, run_id)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 def is_alive(history: Path, run_id: int) -> bool:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from oomproof.errors import HistoryError
 from oomproof.history import alive
@@ -56,6 +56,7 @@ class Record:
         self._run_id: int | None = None
         self._found: dict[int, Outcome] = {}
         self._ends: dict[int, Outcome] = {}
+        self._lock: int | None = None
         self.seen: tuple[Observation, ...] = ()
         """What runs like it teach, oldest first; from `run_started` on."""
 
@@ -95,7 +96,7 @@ class Record:
 
     def _hold(self, path: Path, run_id: int) -> None:
         try:
-            alive.hold(path, run_id)
+            self._lock = alive.hold(path, run_id)
         except OSError as error:
             self._warn(
                 f"no lock can be held beside the history {path} ({error.strerror}): another oomproof may take"
@@ -147,6 +148,18 @@ class Record:
 
         if ends:
             self._access(write)
+
+    def close(self) -> None:
+        """The run is over: nobody need take this process for the one that would write down its end."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _access(self, access: Access, *, required: bool = False, in_between: bool = False) -> Any:
         target = self._target

@@ -174,7 +174,6 @@ class _Run:
     def to_the_end(self, budget_bytes: int, signals: Signals) -> RunResult:
         """All attempts, and the events that close a run."""
         pause_s = 0.0
-        process_control.give_memory_back()
         while True:
             if (stop := signals.stop_within(pause_s)) is not None:
                 return self._finished(128 + stop, None)
@@ -246,6 +245,8 @@ class _Run:
         if self.policy.ok_with_kills:
             policy = replace(policy, stop_on_kill_inside=False)
         with self._beside(start, signals) as beside:
+            if not self.attempts:
+                process_control.give_memory_back()  # all that is ever imported is imported by now
             evidence = supervise(
                 start.command,
                 start.environment,
