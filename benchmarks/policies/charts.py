@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Protocol
 from xml.sax.saxutils import escape
 
-WIDTH, HEIGHT = 760, 420
-LEFT, RIGHT, TOP, BOTTOM = 70, 210, 50, 60
+WIDTH, HEIGHT = 800, 420
+LEFT, RIGHT, TOP, BOTTOM = 70, 270, 50, 60
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 

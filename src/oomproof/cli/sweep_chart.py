@@ -13,7 +13,8 @@ Scale = Callable[[float], float]
 
 BAR_COLUMNS = 40
 WIDTH, HEIGHT = 720, 400
-LEFT, RIGHT, TOP, BOTTOM = 80, 30, 50, 70
+LEFT, RIGHT, TOP, BOTTOM = 80, 90, 50, 70
+LONGEST_TITLE = 80
 
 
 def lines(sweep: Sweep) -> list[str]:
@@ -62,7 +63,7 @@ def svg(sweep: Sweep, title: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif"'
         ' font-size="12">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        _text(LEFT, 24, title, "start", 15),
+        _text(LEFT, 24, shortened(title), "start", 15),
         _text(LEFT, 40, f"rate ({sweep.unit}) by budget; x: out of memory, o: failed otherwise", "start"),
         f'<path d="M{LEFT} {TOP}V{TOP + high}H{LEFT + wide}" fill="none" stroke="black"/>',
     ]
@@ -82,6 +83,11 @@ def svg(sweep: Sweep, title: str) -> str:
     parts.append(f'<path d="{_path(points, x, y)}" fill="none" stroke="#0072B2" stroke-width="2"/>')
     parts.extend(_mark(point, x(point.budget_bytes), y(point.rate or 0.0)) for point in points)
     return "\n".join([*parts, "</svg>", ""])
+
+
+def shortened(title: str) -> str:
+    """What fits above the drawing."""
+    return title if len(title) <= LONGEST_TITLE else title[: LONGEST_TITLE - 3] + "..."
 
 
 def _path(points: Sequence[Point], x: Scale, y: Scale) -> str:

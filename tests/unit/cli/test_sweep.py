@@ -10,7 +10,7 @@ import pytest
 from oomproof.cli import main
 from oomproof.cli.planning import Planned
 from oomproof.cli.sweep import Point, Sweep, budgets_of
-from oomproof.cli.sweep_chart import lines, svg
+from oomproof.cli.sweep_chart import lines, shortened, svg
 from oomproof.errors import UsageError
 from oomproof.limits.model import LimitReport, Status
 from oomproof.plan.model import Plan, Term
@@ -85,6 +85,11 @@ def test_the_drawing_has_a_mark_for_each_budget() -> None:
     circles = drawing.findall(f"{name}circle")
     crosses = [path for path in drawing.findall(f"{name}path") if path.get("stroke") == "#D55E00"]
     assert (len(circles), len(crosses)) == (4, 1)
+
+
+def test_a_long_command_is_cut() -> None:
+    assert shortened("x" * 80) == "x" * 80
+    assert shortened("x" * 81) == "x" * 77 + "..."
 
 
 def test_a_sweep_in_which_nothing_worked_can_be_drawn() -> None:
