@@ -187,7 +187,8 @@ def first_budget(plan: Plan, bounds: Bounds, lessons: Lessons, *, retries: int) 
         budget = plan.allowed_bytes - first_allocation(lessons.margins, plan.allowed_bytes)
         words = f"the margin that wastes least after {lessons.runs} runs"
         return _fitted(bounds, budget if retries else min(budget, good), words, good)
-    known = f"known good, {_percent(lessons.bracket.confidence)} sure after {lessons.attempts} attempts"
+    number = f"{lessons.attempts} attempt{'s' if lessons.attempts > 1 else ''}"
+    known = f"known good, {100 * lessons.bracket.confidence:.0f} % sure after {number}"
     trial = _trial(start, lessons)
     if trial <= good or not retries:
         return _fitted(bounds, good, known, good)
@@ -271,10 +272,6 @@ def _below(budget: int, smaller: int | None) -> int | None:
 def _fitted(bounds: Bounds, size: int, reason: str, otherwise: int) -> Choice:
     fitting = bounds.fit(size)
     return Choice(otherwise if fitting is None else fitting, reason)
-
-
-def _percent(part: float) -> str:
-    return f"{100 * part:.0f} %"
 
 
 def with_choice(plan: Plan, choice: Choice) -> Plan:

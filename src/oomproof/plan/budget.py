@@ -124,7 +124,7 @@ def _taken_off(allowed: int, probe: ProbeResult | None, request: PlanRequest) ->
     margin = -sum(term.bytes for term in off)
     if request.learned is not None:
         more = max(0, request.learned.bytes - margin)
-        source = f"history: peak less budget in {request.learned.samples} attempts that lived"
+        source = f"history: peak less budget, {request.learned.samples} that lived"
         off.append(Term("program_overhead", -more, source))
         margin += more
     floor, floor_source = _margin_floor(allowed, request)

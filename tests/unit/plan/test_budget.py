@@ -140,7 +140,7 @@ def test_what_attempts_have_shown_replaces_the_guess() -> None:
     guessed = plan_budget(limits(10 * GIB))
     learned = plan_budget(limits(10 * GIB), request=PlanRequest(learned=LearnedOverhead(100 * MIB, 3)))
     assert terms(learned)["program_overhead"] == -100 * MIB
-    assert "3 attempts" in next(term.source for term in learned.terms if term.name == "program_overhead")
+    assert "3 that lived" in next(term.source for term in learned.terms if term.name == "program_overhead")
     assert guessed.budget_bytes < learned.budget_bytes < 10 * GIB - 100 * MIB
 
 
