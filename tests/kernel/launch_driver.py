@@ -25,7 +25,7 @@ from oomproof.history.model import Run  # noqa: E402
 from oomproof.history.record import Record  # noqa: E402
 from oomproof.launch.attempts import RunPolicy, run_attempts  # noqa: E402
 from oomproof.launch.events import open_events  # noqa: E402
-from oomproof.launch.model import AttemptPolicy  # noqa: E402
+from oomproof.launch.model import AttemptPolicy, OwnWords  # noqa: E402
 
 
 def say(message: str) -> None:
@@ -38,6 +38,10 @@ def run(scenario: dict[str, Any]) -> int:
     attempt["signal_map"] = {
         signal.Signals[old]: signal.Signals[new] for old, new in attempt.get("signal_map", {}).items()
     }
+    words = attempt.get("own_words", {})
+    attempt["own_words"] = OwnWords(
+        patterns=tuple(words.get("patterns", ())), full_tmpfs=words.get("full_tmpfs", False)
+    )
     policy = RunPolicy(
         **{"retries": len(budgets) - 1, **scenario["policy"]}, attempt=AttemptPolicy(**attempt)
     )

@@ -51,7 +51,7 @@ class StderrRelay(Relay):
 
     def __init__(self, patterns: tuple[str, ...], target: int = 2) -> None:
         super().__init__(target)
-        self._patterns = {pattern: re.compile(pattern.encode()) for pattern in patterns}
+        self._patterns = {pattern: re.compile(pattern.encode(), re.MULTILINE) for pattern in patterns}
         self._found: list[str] = []
         self._tail = b""
 
