@@ -18,7 +18,7 @@ from kernel.probing import (
 )
 from oomproof.errors import ProbeError
 from oomproof.leaf import Leaf
-from oomproof.probe import ProbeRequest, Shape, StopReason, run_probe
+from oomproof.probe import ProbeRequest, ProbeResult, Shape, StopReason, run_probe
 from oomproof.probe.decide import Progress
 from oomproof.probe.mix import parse_mix
 from oomproof.probe.readings import Reading
@@ -52,9 +52,15 @@ def test_a_mapped_file_takes_no_disk_and_stays_resident() -> None:
         assert file.st_size >= progress.allocated_bytes
 
     result = run_probe(ProbeRequest(limit_bytes=LIMIT, shape=Shape.FILE, file_directory=ON_DISK), look)
+    needs_a_disk(result)
     assert result.stop_reason is StopReason.RESERVE
     assert seen[-1][0] == result.allocated_bytes
     assert {blocks for _, blocks in seen} == {0}
+
+
+def needs_a_disk(result: ProbeResult) -> None:
+    if any("is in memory" in notice for notice in result.notices):
+        pytest.skip("what looks like a disk here is in memory, as in a guest")
 
 
 def test_in_a_container_pages_of_the_file_do_not_count_as_free(container: Leaf) -> None:
@@ -72,6 +78,7 @@ def test_pages_of_the_file_that_the_kernel_takes_back_end_it() -> None:
             evict(own_leaf())
 
     result = run_probe(ProbeRequest(max_bytes=LIMIT, chunk_bytes=8 * MIB, shape=Shape.FILE), take_back)
+    needs_a_disk(result)
     assert result.stop_reason is StopReason.LIMIT
     assert LIMIT // 4 <= result.allocated_bytes < LIMIT
 
