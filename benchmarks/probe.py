@@ -1,6 +1,6 @@
 """The probe beside the C loop that people write for the same question, paired run by run.
 
-    python benchmarks/probe.py [LIMIT ...]          (default: 1GiB 4GiB; 12GiB where there is room)
+    python benchmarks/probe.py [--undisturbed] [--runs N] [LIMIT ...]   (default: 5 runs of 1GiB and 4GiB)
 
 For each limit, in leaf cgroups that have it, in turn and several times over: the C loop with its chunks
 of 1 GiB, and the probe: full, quick, and full on huge pages. Before each, all of it is touched once, so
@@ -8,20 +8,22 @@ that nobody pays for memory that a virtual machine's host has to find first; and
 4 s at most, until the rest of the machine is quiet. Prints medians of time and throughput, the ratio to
 the C loop (median of the rounds, and of the best runs, which others disturbed least), what the rest of the
 machine used meanwhile, and how far each answer is from the truth, which is a C loop that goes on, 64 KiB
-at a time, until the kernel kills it. Needs cc, and the right to make cgroups.
+at a time, until the kernel kills it. Needs cc, and the right to make cgroups. With --undisturbed what is
+measured, loop and probe alike, has a real-time priority, for machines on which others never rest.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import resource
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +34,6 @@ from probe_simulation import LARGE, simulate
 
 SOURCE = Path(__file__).with_name("probe_loop.c")
 CHUNK, TRUTH_CHUNK = GIB, 64 * KIB
-RUNS = 5
 QUIET = 0.1
 """Processors that others may use while something is measured."""
 PATIENCE_S = 4.0
@@ -114,6 +115,16 @@ def wait_until_quiet() -> None:
             return
 
 
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """A real-time priority for all that is started meanwhile."""
+    os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
 def own_time() -> float:
     """Seconds of processor time, of this process and all that it has waited for."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
@@ -127,7 +138,7 @@ def all_time() -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def compare(program: Path, limit: int) -> None:
+def compare(program: Path, limit: int, rounds: int, first: bool) -> None:
     truth = loop(program, limit, limit, TRUTH_CHUNK).found
     answers: defaultdict[str, list[Answer]] = defaultdict(list)
     contenders: dict[str, Callable[[], Answer]] = {
@@ -139,12 +150,13 @@ def compare(program: Path, limit: int) -> None:
     }
     if limit <= CHUNK:
         del contenders["C loop, 1 GiB chunks"]
-    for _ in range(RUNS):
+    for _ in range(rounds):
         for name, run in contenders.items():
             wait_until_quiet()
             warm(program, limit)
-            answers[name].append(run())
-    print(f"\n{format_size(limit)}: a process lives with up to {format_size(truth)} ({RUNS} runs, medians)")
+            with undisturbed() if first else nullcontext():
+                answers[name].append(run())
+    print(f"\n{format_size(limit)}: a process lives with up to {format_size(truth)} ({rounds} runs, medians)")
     print(
         f"{'':24}{'answer':>12}{'off by':>12}{'seconds':>10}{'touching':>13}{'ratio':>8}{'of best':>9}"
         f"{'CPU s/GiB':>11}{'others':>8}"
@@ -175,13 +187,18 @@ def compare(program: Path, limit: int) -> None:
     print(f"quick differs from full by {abs(quick / full - 1):.3%}")
 
 
-def main(limits: list[int]) -> None:
+def main(limits: list[int], rounds: int, first: bool) -> None:
     with tempfile.TemporaryDirectory() as directory:
         program = Path(directory, "probe_loop")
         subprocess.run(["/usr/bin/cc", "-O2", "-o", str(program), str(SOURCE)], check=True)
         for limit in limits:
-            compare(program, limit)
+            compare(program, limit, rounds, first)
 
 
 if __name__ == "__main__":
-    main([parse_size(text) for text in sys.argv[1:]] or [GIB, 4 * GIB])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("limits", nargs="*", type=parse_size, metavar="LIMIT", default=[GIB, 4 * GIB])
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--undisturbed", action="store_true")
+    args = parser.parse_args()
+    main(args.limits, args.runs, args.undisturbed)
