@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from oomproof.recipes.model import Recipe
 
 QUICK_ABOVE_BYTES = 8 * GIB
-"""From this limit on a full probe takes longer than a start should."""
+"""From this limit, or without one this much memory, on a full probe takes longer than a start should."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def _probe(
     try:
         quick = settings["quick"]
         if quick is None:
-            quick = (limits.limit_bytes or 0) > QUICK_ABOVE_BYTES
+            quick = (limits.limit_bytes or limits.host_total_bytes or 0) > QUICK_ABOVE_BYTES
         result = run_probe(ProbeRequest(limit_bytes=settings["limit"], quick=quick), stop_on_request)
     except (OomproofError, OSError) as error:
         return None, f"the probe failed: {error}"
