@@ -30,6 +30,8 @@ pytestmark = [pytest.mark.recipes, pytest.mark.timeout(400)]
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
 PATIENCE_S = 180
+# What programs take grows with the processors that they see: the same on every machine.
+TWO_PROCESSORS = ["taskset", "--cpu-list", ",".join(map(str, sorted(os.sched_getaffinity(0))[:2]))]
 # Where `make programs` puts the packages that are too large for every developer's environment.
 PYTHON = Path(sys.prefix, "programs", "bin", "python")
 POSTGRES = next(
@@ -213,7 +215,7 @@ def attempt(folder: Path, arguments: list[str]) -> tuple[dict[str, Any], str]:
     """Runs a launcher that makes one attempt; how that ended, and all that was said."""
     events = folder / "events.jsonl"
     done = subprocess.run(
-        arguments,
+        [*TWO_PROCESSORS, *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
