@@ -18,7 +18,7 @@ LOOK_AGAIN_SECONDS = 0.25
 """How soon to look again whether something in use has become idle."""
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
-"""An evictor that gave nothing is left alone for a second, then two, ... up to a minute."""
+"""One that failed or kept what it had offered is left alone for a second, then two, ... up to a minute."""
 
 log = logging.getLogger("oomproof.memory")
 
@@ -99,13 +99,14 @@ class Entry:
         self.not_before = float("-inf")
         self.pause = FIRST_PAUSE_SECONDS
 
-    def gave(self, size: int, now: float) -> None:
-        """Note what it gave: one that gives nothing is asked less and less often."""
-        if size > 0:
-            self.pause = FIRST_PAUSE_SECONDS
-        else:
-            self.not_before = now + self.pause
-            self.pause = min(2 * self.pause, LONGEST_PAUSE_SECONDS)
+    def gave(self) -> None:
+        """Something came back."""
+        self.pause = FIRST_PAUSE_SECONDS
+
+    def disappointed(self, now: float) -> None:
+        """It failed, or kept what it had offered: it is asked less and less often."""
+        self.not_before = now + self.pause
+        self.pause = min(2 * self.pause, LONGEST_PAUSE_SECONDS)
 
 
 class Evictors:
@@ -215,14 +216,17 @@ class Evictors:
         return sum(one.size_bytes for one in self._look(entries) if one.seconds_to_wait(now) <= 0)
 
     def _look(self, entries: Iterable[Entry]) -> list[Candidate]:
-        candidates = []
-        for entry in entries:
-            it = entry.evictable
+        now = time.monotonic()
+        return [self._look_at(entry, now) for entry in entries]
+
+    def _look_at(self, entry: Entry, now: float) -> Candidate:
+        it = entry.evictable
+        if entry.not_before <= now:
             try:
-                candidates.append(Candidate(entry, it.size_bytes, it.last_use, it.in_use))
+                return Candidate(entry, it.size_bytes, it.last_use, it.in_use)
             except Exception:  # noqa: BLE001 - somebody else's code: reported, and the request goes on
                 self._failed(entry, "%s cannot be asked whether it may be evicted", exc_info=True)
-        return candidates
+        return Candidate(entry, 0, 0.0, in_use=False)
 
     def _evict(self, entry: Entry) -> int:
         """Ask it; the bytes that came back."""
@@ -238,15 +242,19 @@ class Evictors:
                     f"the evictor of %s says that it freed {said} bytes; {self._came_back} came back to the"
                     " ledger from its thread, and these count",
                 )
-        finally:
-            entry.gave(self._came_back, time.monotonic())
-            if self._came_back:
-                self.evictions += 1
-                self.evicted_bytes += self._came_back
+        if self._came_back:
+            entry.gave()
+            self.evictions += 1
+            self.evicted_bytes += self._came_back
+        elif (now := time.monotonic()) >= entry.not_before and self._look_at(entry, now).seconds_to_wait(
+            now
+        ) <= 0:
+            entry.disappointed(now)  # it did not just come into use
         return self._came_back
 
     def _failed(self, entry: Entry, message: str, *, exc_info: bool = False) -> None:
         self.failures += 1
+        entry.disappointed(time.monotonic())
         log.warning(message, _name(entry.evictable), exc_info=exc_info)
 
 
