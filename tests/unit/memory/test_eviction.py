@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oomproof.errors import ReserveTimeout, UsageError
-from oomproof.memory import MemoryBudget, eviction
+from oomproof.memory import MemoryBudget, Reservation, eviction
 from oomproof.memory.eviction import Candidate, Entry, choose
 from unit.memory.helpers import Threads, wait_for, wait_for_line
 
@@ -272,6 +272,25 @@ def test_a_task_finds_what_becomes_idle_later(budget: MemoryBudget) -> None:
         (await asks).release()
 
     asyncio.run(main())
+
+
+def test_who_becomes_first_in_line_asks_the_evictors(budget: MemoryBudget, threads: Threads) -> None:
+    cache = registered(budget, Cache(budget, 30))
+    cache.in_use = True
+    holder = budget.reserve(60, owner="holder")
+    first = threads.start(lambda: budget.reserve(40, owner="first"))
+    wait_for_line(budget, 1)
+    threads.start(lambda: budget.reserve(80, owner="second").release())
+    wait_for_line(budget, 2)
+    holder.release()
+    wait_for(lambda: bool(first))
+    granted = first.pop()
+    assert isinstance(granted, Reservation)
+    granted.release()
+    assert budget.statistics().waiting == 1
+    cache.in_use = False
+    threads.join()
+    assert cache.reservation.released
 
 
 def test_many_who_wait_evict_no_more_than_they_need_in_turn(budget: MemoryBudget, threads: Threads) -> None:

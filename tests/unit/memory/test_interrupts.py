@@ -136,6 +136,46 @@ def test_an_interrupt_of_one_thread_alone_leaks_nothing(budget: MemoryBudget) ->
     assert struck > 2_000
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupted_release_wakes_the_only_one_who_waits(budget: MemoryBudget, threads: Threads) -> None:
+    """Nobody else does anything that could make up for a lost wake-up."""
+    chance = random.Random(11)  # noqa: S311
+    rounds, struck = 3_000, 0
+    turn = threading.Semaphore(0)
+
+    def strike(*_: object) -> None:
+        raise Struck
+
+    def wait_in_line() -> None:
+        for _ in range(rounds):
+            turn.acquire()
+            budget.reserve(100, owner="waits").release()
+
+    waiter = threads.start(wait_in_line)
+    with alarms(strike):
+        for done in range(rounds):
+            holder = budget.reserve(100, owner="holder")
+            turn.release()
+            while not budget._ledger.waiting:
+                time.sleep(0)
+            try:
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, 15e-6))
+                holder.release()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Struck:
+                struck += 1
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            if not holder.released:
+                holder.release()
+            ends = time.monotonic() + 30
+            while budget._ledger.granted < 2 * (done + 1):
+                assert time.monotonic() < ends, "asleep"
+                time.sleep(0)
+    threads.join()
+    assert waiter == [None]
+    assert struck > 100
+
+
 def test_a_signal_handler_may_use_the_budget(budget: MemoryBudget, threads: Threads) -> None:
     mine: list[Reservation] = []
     handled = 0
