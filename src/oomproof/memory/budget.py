@@ -115,7 +115,8 @@ class MemoryBudget:
     def try_reserve(self, size: int, *, owner: str) -> Reservation | None:
         """Take `size` bytes for `owner` if that is possible without waiting, else None.
 
-        None too while others wait. Asks evictors, in this thread, when that can help. Raises BudgetExceeded
+        None too while others wait. Asks evictors, in this thread, when that can help and no other thread asks
+        them. Raises BudgetExceeded
         for more than the total.
         """
         reservation, size = self._new(owner), plain_size(size)
