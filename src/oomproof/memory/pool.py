@@ -103,6 +103,7 @@ class PinnedPool:
         """Ascending by size, of equal size the longest idle first."""
         self._loans: set[Loan] = set()
         self._reused = self._allocated = self._held_bytes = self._peak_bytes = 0
+        self._locked_bytes = 0
         self._freed: Counter[str] = Counter()
         self._next_look: float | None = None
         """In how many seconds the housekeeper looks by itself."""
@@ -213,8 +214,8 @@ class PinnedPool:
 
     @property
     def locked_bytes(self) -> int:
-        """What the kernel counts as locked (``VmLck``) of its buffers, in use and idle."""
-        return self.statistics().bytes_by_backend.get("mlock", 0)
+        """What the kernel may count as locked (``VmLck``) of its buffers, those on their way included."""
+        return self._locked_bytes
 
     # -- taking
 
@@ -251,12 +252,19 @@ class PinnedPool:
         return size if size <= self._budget.total_bytes else whole_pages(size_bytes)
 
     def _allocate(self, reservation: Reservation) -> Block:
+        size = reservation.bytes
+        with self._lock:
+            self._locked_bytes += size  # the kernel counts them from the first page on
         try:
-            region = self._backends.allocate(reservation.bytes)
+            region = self._backends.allocate(size)
         except BaseException:
+            with self._lock:
+                self._locked_bytes -= size
             reservation.release()
             raise
         with self._lock:
+            if region.backend != "mlock":
+                self._locked_bytes -= size
             self._allocated += 1
             self._held_bytes += region.size_bytes
             self._peak_bytes = max(self._peak_bytes, self._held_bytes)
@@ -319,6 +327,7 @@ class PinnedPool:
             freed += block.size_bytes
         with self._lock:
             self._held_bytes -= freed
+            self._locked_bytes -= sum(block.size_bytes for block in blocks if block.region.backend == "mlock")
             self._freed[cause] += freed
         return freed
 

@@ -119,15 +119,18 @@ class Reconciler:
 
     def _observe(self, *, exact: bool) -> Observation:
         # The ledger before and after: what is reserved or released meanwhile must not look like drift.
-        before = self._budget.used_bytes
+        before, locked = self._budget.used_bytes, self._pool_locked()
         process = read_process_accounts(self._tree, exact)
         return Observation(
-            pool_locked_bytes=sum(pool.locked_bytes for pool in pools_of(self._budget)),
+            pool_locked_bytes=max(locked, self._pool_locked()),
             process=process,
             cgroup=read_cgroup_accounts(self._tree),
             heap=read_heap(),
             ledger_bytes=max(before, self._budget.used_bytes),
         )
+
+    def _pool_locked(self) -> int:
+        return sum(pool.locked_bytes for pool in pools_of(self._budget))
 
     def _tell(self, before: dict[str, int], report: DriftReport) -> None:
         for name, size in self._alarm.named.items():
