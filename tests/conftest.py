@@ -2,6 +2,12 @@
 
 import signal
 
+import hypothesis
+
+# Where time is the promise a test says so itself; elsewhere a busy machine is no failure.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
+
 pytest_plugins = ["rigs.pytest_worlds", "rigs.pytest_guests"]
 
 
