@@ -1,11 +1,12 @@
 """Configuration files filled in with the budget: ``--render SRC:DST``.
 
 The file is complete or not there at all: it is written beside its place and renamed. One that
-is replaced keeps its mode and owner; a new one gets those of the template.
+is replaced keeps its mode and owner; a new one gets those of the template, as far as we may give it away.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Mapping
@@ -40,7 +41,8 @@ def render(rendering: Rendering, values: Mapping[str, int]) -> None:
     # A link stays one: its target is what is replaced.
     target = rendering.target.resolve()
     try:
-        if target.exists():
+        is_new = not target.exists()
+        if not is_new:
             like = target.stat()
             if not stat.S_ISREG(like.st_mode):
                 raise ConfigError(
@@ -50,21 +52,23 @@ def render(rendering: Rendering, values: Mapping[str, int]) -> None:
                 raise ConfigError(
                     f"--render {source}: it would replace itself: give another file after the :"
                 )
-        _replace(target, fill(template, values).encode("utf-8", "surrogateescape"), like)
+        _replace(target, fill(template, values).encode("utf-8", "surrogateescape"), like, is_new=is_new)
     except OSError as error:
         raise ConfigError(
             f"--render {rendering.target}: {error.strerror}: give a place that can be written to"
         ) from error
 
 
-def _replace(target: Path, content: bytes, like: os.stat_result) -> None:
+def _replace(target: Path, content: bytes, like: os.stat_result, *, is_new: bool) -> None:
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             if (like.st_uid, like.st_gid) != (os.geteuid(), os.getegid()):
-                os.fchown(file.fileno(), like.st_uid, like.st_gid)
+                # Templates mostly belong to root, and whoever may not give files away keeps the new one.
+                with contextlib.suppress(OSError) if is_new else contextlib.nullcontext():
+                    os.fchown(file.fileno(), like.st_uid, like.st_gid)
             os.fchmod(file.fileno(), stat.S_IMODE(like.st_mode))
         partial.replace(target)
     except OSError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,27 @@ def test_a_file_that_is_replaced_keeps_its_owner(template: Path, tmp_path: Path)
     os.chown(target, 1234, 4321)
     render(Rendering(template, target), VALUES)
     assert (target.stat().st_uid, target.stat().st_gid) == (1234, 4321)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_template_of_root_serves_those_who_are_not_root() -> None:
+    nobody = 65534
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        template, target = folder / "engine.in", folder / "engine.toml"
+        template.write_text("{budget}")
+        template.chmod(0o644)
+        os.setegid(nobody)
+        os.seteuid(nobody)
+        try:
+            render(Rendering(template, target), VALUES)
+            render(Rendering(template, target), VALUES)
+        finally:
+            os.seteuid(0)
+            os.setegid(0)
+        found = target.stat()
+        assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (nobody, nobody, 0o644)
 
 
 def test_a_reader_sees_the_old_file_or_the_new_one(template: Path, tmp_path: Path) -> None:
