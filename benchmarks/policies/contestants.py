@@ -80,7 +80,7 @@ class Adaptive:
             )
             for seen in self._seen[-256:]
         ]
-        self._plan = plan_of(adaptive.learned_overhead(self._now))
+        self._plan = plan_of(adaptive.learned_overhead(ALLOWED * MIB, self._now))
         self._bounds = adaptive.bounds_of(self._plan)
         self._lessons = adaptive.lessons_of(self._plan, self._now)
         return (

@@ -114,10 +114,13 @@ def parse_positive_size(text: str) -> int:
 def parse_percent(text: str) -> int:
     """``50%`` or ``12.5%``, above 0 and up to 100 -> millionths; raises ValueError."""
     number, sign, rest = text.strip().partition("%")
-    share = round(float(number) * 10_000) if sign and not rest else 0
-    if not 0 < share <= 1_000_000:
-        raise ValueError("write a percentage above 0% and up to 100%")
-    return share
+    try:
+        share = float(number) * 10_000 if sign and not rest else 0.0
+    except ValueError:
+        share = 0.0
+    if not 0.5 < share <= 1_000_000:
+        raise ValueError("write a percentage above 0% and up to 100%, such as 50% or 12.5%")
+    return round(share)
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
@@ -137,7 +140,7 @@ MARGIN_FLOOR = Setting(
 PROBE_RESULT = Setting("probe_result", Path, None, "take the probe's result from this JSON file", "FILE")
 
 STEPS = Setting("steps", parse_sizes, (), "the only budgets that the program can use: 512M,1G,2G", "SIZES")
-SHARE = Setting("share", parse_percent, None, "this program's part of what can be had", "P%%")
+SHARE = Setting("share", parse_percent, None, "this program's part of what can be had", "P%")
 THREADS = Setting("threads", parse_count, 0, "threads that the program starts", "N")
 PINNED = Setting("pinned", parse_size, 0, "how much of the budget is page-locked", "SIZE")
 TAG = Setting("tag", str, None, "kind of input: what is learned with one tag holds for it alone", "WORD")

@@ -69,10 +69,10 @@ def _open(target: Path | str) -> Iterator[History]:
     try:
         with opened(target, output.warning, replace_any=False) as history:
             yield history
-    except (UsageError, HistoryError, BrokenPipeError):
+    except (UsageError, BrokenPipeError):
         raise
     except Exception as error:
-        if not isinstance(error, OSError) and not is_database_error(error):
+        if not isinstance(error, OSError | HistoryError) and not is_database_error(error):
             raise
         why = " ".join(str(error).split())
         raise HistoryError(
@@ -184,15 +184,15 @@ def _import(history: History | None, args: argparse.Namespace) -> None:
     assert history is not None  # noqa: S101 - opened, or made
     taken = known = 0
     with _file(args.names, "r") as file:
-        for number, line in enumerate(file, 1):
-            try:
+        try:
+            for line in file:
                 is_new = history.import_run(_run_in(line))
-            except (ValueError, HistoryError) as error:
-                raise UsageError(
-                    f"{args.names[0] if args.names else STANDARD}, line {number}: {error}:"
-                    f" give what oomproof history export wrote; {taken} runs before it were taken in"
-                ) from error
-            taken, known = taken + is_new, known + (not is_new)
+                taken, known = taken + is_new, known + (not is_new)
+        except (ValueError, RecursionError, HistoryError) as error:  # no text, no JSON or no run
+            raise UsageError(
+                f"{args.names[0] if args.names else STANDARD}, line {taken + known + 1}: {error}:"
+                f" give what oomproof history export wrote; {taken} runs before it were taken in"
+            ) from error
     if args.json:
         output.print_json(
             {"schema_version": SCHEMA_VERSION, "imported_runs": taken, "runs_known_before": known}

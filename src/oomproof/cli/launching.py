@@ -151,6 +151,8 @@ def check_recipe(settings: Mapping[str, Any], command: Sequence[str]) -> None:
 def recipe_of(settings: Mapping[str, Any]) -> Recipe | None:
     """The recipe asked for; None without one, at no cost."""
     if settings["recipe"] is None:
+        if settings["recipe_values"]:
+            raise UsageError("--recipe-values changes values of a recipe, and there is none: add --recipe")
         return None
     from oomproof.recipes.load import folders, load, with_values
 

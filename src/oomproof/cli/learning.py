@@ -43,6 +43,11 @@ def target_of(setting: str | None) -> Path | str | None:
         return None
     if setting is None:
         return default_path(os.environ)
+    if "://" in setting and not is_server(setting):
+        scheme = setting.partition("://")[0]
+        raise UsageError(
+            f"--history {scheme}://...: no such server is known: give postgresql://..., a FILE or none"
+        )
     return setting if is_server(setting) else Path(setting)
 
 
@@ -90,7 +95,8 @@ def course_of(settings: Mapping[str, Any], planned: Planned, seen: Sequence[Obse
 
     def smaller(budget_bytes: int) -> int | None:
         following = descent.next_budget(settings["on_oom"], planned.plan, budget_bytes, settings["floor"])
-        return None if following is None else round_down(following, settings["steps"])
+        step = None if following is None else round_down(following, settings["steps"])
+        return None if step is None or step < (settings["floor"] or 0) else step
 
     return Course(planned.plan, "", smaller, smaller)
 
@@ -125,7 +131,7 @@ def _adaptive(settings: Mapping[str, Any], planned: Planned, seen: Sequence[Obse
 
 def learned_plan(planned: Planned, seen: Sequence[Observation]) -> Plan:
     """The plan with the margin that attempts before have shown to be needed."""
-    overhead = adaptive.learned_overhead(seen)
+    overhead = adaptive.learned_overhead(planned.plan.allowed_bytes, seen)
     if overhead is None or planned.request is None or planned.request.budget_bytes is not None:
         return planned.plan
     try:

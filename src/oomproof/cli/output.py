@@ -16,7 +16,9 @@ def print_json(document: object) -> None:
     """One JSON document on stdout, indented for people, parseable by programs."""
     import json
 
-    print(json.dumps(document, indent=2, ensure_ascii=False))
+    # Bytes of a command line that are no text are lone surrogates, which cannot be printed.
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    print(text.encode("utf-8", "backslashreplace").decode())
 
 
 def print_table(
@@ -27,9 +29,10 @@ def print_table(
 ) -> None:
     """Columns as wide as their widest cell; `right` names the columns to align right.
 
-    On a terminal that is too narrow the `elastic` columns lose the middle of their long cells.
+    On a terminal that is too narrow the `elastic` columns lose the middle of their long cells. A row is
+    one line whatever is in it: what cannot be printed is escaped.
     """
-    table = [list(header), *(list(row) for row in rows)]
+    table = [list(header), *([_printable(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]
     if sys.stdout is not None and sys.stdout.isatty():
         widths = _fit(widths, set(elastic), os.get_terminal_size(sys.stdout.fileno()).columns)
@@ -40,6 +43,16 @@ def print_table(
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         print((" " * _GAP).join(cells).rstrip())
+
+
+def _printable(cell: str) -> str:
+    """Without line breaks, escapes for the terminal and bytes that are no text."""
+    if cell.isprintable():
+        return cell
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in cell
+    )
 
 
 def _fit(widths: Sequence[int], elastic: set[int], columns: int) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from oomproof import config
@@ -12,6 +13,7 @@ from oomproof.cli import learning, output
 from oomproof.cli.launching import add_command, command_of, recipe_of, suggestions
 from oomproof.cli.planning import Planned, plan_here
 from oomproof.cli.settings import ON_OOM, RECIPES, RETRIES
+from oomproof.errors import HistoryError
 from oomproof.history.record import learned
 from oomproof.plan.model import Plan
 from oomproof.units import format_size
@@ -30,11 +32,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _learned(planned: Planned, command: Sequence[str], settings: dict[str, Any]) -> Plan:
-    """The plan that `run` would start `command` with; nothing is written down."""
+    """The plan that `run` would start `command` with; nothing is written down.
+
+    As there, a history that nobody named is no reason to fail. Raises HistoryError for a file that was.
+    """
     target = learning.target_of(settings["history"])
     if target is None:
         return planned.plan
-    seen = learned(target, learning.run_of("plan", command, settings, planned))
+    try:
+        seen = learned(target, learning.run_of("plan", command, settings, planned))
+    except HistoryError as error:
+        if settings["history"] is not None and isinstance(target, Path):
+            raise
+        output.warning(str(error))
+        return planned.plan
     return learning.course_of(settings, planned, seen).plan
 
 

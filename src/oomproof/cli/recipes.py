@@ -7,12 +7,15 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from oomproof import config
 from oomproof.cli import output
 from oomproof.cli.launching import suggestions
+from oomproof.cli.settings import LAUNCHING
+from oomproof.errors import UsageError
 from oomproof.recipes.load import folders, load, names
 from oomproof.recipes.model import Prepared, Recipe
 from oomproof.recipes.start import format_value
-from oomproof.units import GIB, format_size, parse_size
+from oomproof.units import GIB, format_size
 
 SCHEMA_VERSION = 1
 EXAMPLE_BUDGET = 4 * GIB
@@ -24,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME|FILE", help="explain this recipe")
     parser.add_argument(
         "--budget",
-        type=parse_size,
+        type=_size,
         metavar="SIZE",
         help="explain with it (default: 4GiB, or twice what the recipe needs)",
     )
@@ -32,6 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--recipe-dir", type=Path, metavar="DIR", help="look for recipes in this folder first"
     )
     parser.add_argument("--json", action="store_true", help="one JSON document, sizes in bytes")
+
+
+def _size(text: str) -> int:
+    try:
+        return config.parse_positive_size(text)
+    except UsageError as error:
+        raise type(error)(f"--budget: {error}") from error
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,8 +52,7 @@ def run(args: argparse.Namespace) -> int:
         _list([load(name, places) for name in names(places)], as_json=args.json)
         return 0
     recipe = load(args.name, places)
-    suggestions(recipe)
-    needed = parse_size(str(recipe.settings.get("floor", 0)))
+    needed = config.resolve(LAUNCHING, {}, {}, suggestions(recipe))["floor"] or 0
     prepared = prepare_example(recipe, args.budget or max(EXAMPLE_BUDGET, 2 * needed))
     if args.json:
         output.print_json({"schema_version": SCHEMA_VERSION, **as_json(recipe, prepared)})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from oomproof.errors import HistoryError
 from oomproof.history.schema import MIGRATIONS, SCHEMA_VERSION, statements
@@ -37,6 +38,8 @@ def open_fleet(address: str) -> History:
 
 class _Server:
     """A `Database` on a PostgreSQL server."""
+
+    next_id: ClassVar[str] = "DEFAULT"
 
     def __init__(self, address: str) -> None:
         try:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from oomproof.errors import HistoryError
 from oomproof.history.lessons import LACK, TEACHING_COLUMNS, observations
@@ -47,6 +47,9 @@ Row = tuple[Any, ...]
 class Database(Protocol):
     """What `History` needs of a database: each statement is committed when it returns."""
 
+    next_id: ClassVar[str]
+    """SQL for the id of a new row of ``{table}``: no row ever had it, not even a forgotten one."""
+
     def execute(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
         """The rows that it returns; ``?`` stands for a value."""
         ...
@@ -62,6 +65,13 @@ class Database(Protocol):
 
 class SqliteFile:
     """A `Database` in one file."""
+
+    # An oomproof may write to a row that somebody has removed meanwhile, or whose file was set aside: SQLite
+    # itself would give its id to the next one. Milliseconds are beyond all that were ever counted.
+    next_id: ClassVar[str] = (
+        "max((SELECT coalesce(max(id), 0) + 1 FROM {table}),"
+        " CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER))"
+    )
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
@@ -222,7 +232,8 @@ class History:
 
     def forget_older_than(self, days: float) -> int:
         """Remove runs that started so many days ago or earlier; returns how many."""
-        return self._remove("started_at < ?", (_iso(time.time() - timedelta(days=days).total_seconds()),))
+        since = max(0.0, time.time() - timedelta(days=days).total_seconds())
+        return self._remove("started_at < ?", (_iso(since),))
 
     def _remove(self, which: str, values: Sequence[object]) -> int:
         with self._database.transaction():
@@ -333,8 +344,9 @@ class History:
 
     def _insert(self, table: str, **values: object) -> int:
         columns, marks = ", ".join(values), ", ".join("?" * len(values))
+        next_id = self._database.next_id.format(table=table)
         [[row_id]] = self._database.execute(
-            f"INSERT INTO {table} ({columns}) VALUES ({marks}) RETURNING id",  # noqa: S608 - names from this file
+            f"INSERT INTO {table} (id, {columns}) VALUES ({next_id}, {marks}) RETURNING id",  # noqa: S608 - names from here
             list(values.values()),
         )
         return int(row_id)
@@ -354,6 +366,8 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("ended_at", "verdict", "confidence", "evidence"), (str, type(None))),
 }
 _OTHERS = (int, type(None))
+_LISTS = ("command", "templates", "evidence")
+"""Columns that hold JSON: lists of strings."""
 _MOST = (1 << 63) - 1
 
 
@@ -368,14 +382,25 @@ def _row(document: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:
     row = {name: document.get(name) for name in columns}
     for name, value in row.items():
         fits = isinstance(value, _TYPES.get(name, _OTHERS)) and not isinstance(value, bool)
-        if not fits or (isinstance(value, int) and abs(value) > _MOST):
+        least = -_MOST if name == "rate" else 0
+        if not fits or (isinstance(value, int | float) and not least <= value <= _MOST):
             raise HistoryError(f"its {name} is {value!r}")
+        if name in _LISTS and value is not None and not _is_list(value):
+            raise HistoryError(f"its {name} is {value!r}, which is no list of strings as JSON")
     for name in ("started_at", "ended_at"):
         try:
             datetime.fromisoformat(row.get(name) or "1970-01-01")
         except ValueError:
             raise HistoryError(f"its {name} is {row[name]!r}") from None
     return row
+
+
+def _is_list(text: str) -> bool:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, list) and all(isinstance(word, str) for word in value)
 
 
 def _iso(seconds: float) -> str:

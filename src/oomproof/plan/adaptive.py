@@ -37,6 +37,7 @@ KEPT = 64
 ENOUGH_SAMPLES = 10
 CACHE_PERCENT = 98
 STEADY_PERCENT = 2
+STEADY_MARGIN_DIVISOR = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,7 @@ def bounds_of(
     """The bounds that the caller's wishes set; the floor is a quarter of the plan's budget by default."""
     start = plan.unlearned_bytes
     floor = -(-start // FLOOR_DIVISOR) if floor_bytes is None else floor_bytes
+    floor = min((step for step in steps if step >= floor), default=floor)
     ceiling = plan.allowed_bytes - (margin_floor_bytes or 0)
     if cap_bytes is not None:
         ceiling = min(ceiling, cap_bytes)
@@ -102,12 +104,15 @@ def brought_to(allowed_bytes: int, observations: Sequence[Observation]) -> list[
     """What was seen, as it would be where `allowed_bytes` can be had.
 
     What a program takes beside its budget stays; with less memory around it, its budget is smaller by as
-    much. Small changes are left alone, so that the same budget stays the same.
+    much. Small changes are left alone, so that the same budget stays the same: 2 %, but no more than a
+    tenth of the margin that there was.
     """
     found = []
     for seen in observations:
-        change = 0 if seen.allowed_bytes is None else allowed_bytes - seen.allowed_bytes
-        if abs(change) * 100 < allowed_bytes * STEADY_PERCENT:
+        before = allowed_bytes if seen.allowed_bytes is None else seen.allowed_bytes
+        change = allowed_bytes - before
+        is_small = abs(change) * 100 < allowed_bytes * STEADY_PERCENT
+        if change == 0 or (is_small and -change * STEADY_MARGIN_DIVISOR <= before - seen.budget_bytes):
             found.append(seen)
         elif seen.budget_bytes + change > 0:
             peak = None if seen.peak_bytes is None else seen.peak_bytes + change
@@ -115,13 +120,14 @@ def brought_to(allowed_bytes: int, observations: Sequence[Observation]) -> list[
     return found
 
 
-def learned_overhead(observations: Sequence[Observation]) -> LearnedOverhead | None:
+def learned_overhead(allowed_bytes: int, observations: Sequence[Observation]) -> LearnedOverhead | None:
     """The most that the newest attempts that lived took beside their budget; None: nothing telling.
 
-    A peak below the budget shows a program that did not use it, and one of an attempt whose budget we
-    had lowered shows our own doing: the page cache fills whatever room there is.
+    A peak below the budget shows a program that did not use it, one of an attempt whose budget we had
+    lowered shows our own doing, and one of all that is allowed the page cache, which fills what there is.
     """
-    telling = [seen.overhead_bytes for seen in observations if _shows_overhead(seen)][-ENOUGH_SAMPLES:]
+    newest = [seen for seen in observations if seen.lived and not seen.after_oom][-ENOUGH_SAMPLES:]
+    telling = [seen.overhead_bytes for seen in newest if _shows_overhead(allowed_bytes, seen)]
     return LearnedOverhead(max(telling), len(telling)) if telling else None
 
 
@@ -129,11 +135,7 @@ def lessons_of(plan: Plan, observations: Sequence[Observation]) -> Lessons:
     """`observations` (oldest first) as lessons for `plan`."""
     newest = observations[-KEPT:]
     allowed = plan.allowed_bytes
-    telling = [
-        seen.overhead_bytes
-        for seen in newest
-        if _shows_overhead(seen) and seen.budget_bytes + seen.overhead_bytes < without_cache(allowed)
-    ][-ENOUGH_SAMPLES:]
+    telling = [seen.overhead_bytes for seen in newest if _shows_overhead(allowed, seen)][-ENOUGH_SAMPLES:]
     reachable = allowed - max(telling) - learned_margin_floor(allowed) if telling else None
     bracket = bracket_of(newest)
     needs = _needs(plan, bracket.good_bytes or 0, newest)
@@ -141,13 +143,11 @@ def lessons_of(plan: Plan, observations: Sequence[Observation]) -> Lessons:
     return Lessons(bracket, len(newest), len(needs), margins, reachable)
 
 
-def without_cache(allowed_bytes: int) -> int:
-    """Peaks below this are no page cache, which takes what there is."""
-    return allowed_bytes * CACHE_PERCENT // 100
-
-
-def _shows_overhead(seen: Observation) -> bool:
-    return seen.lived and not seen.after_oom and seen.overhead_bytes > 0
+def _shows_overhead(allowed_bytes: int, seen: Observation) -> bool:
+    """A peak above the budget that is neither of our making nor page cache, which takes what there is."""
+    without_cache = allowed_bytes * CACHE_PERCENT // 100
+    peak = seen.budget_bytes + seen.overhead_bytes
+    return seen.lived and not seen.after_oom and seen.budget_bytes < peak < without_cache
 
 
 def _needs(plan: Plan, good: int, observations: Sequence[Observation]) -> list[Need]:
@@ -168,7 +168,7 @@ def _needs(plan: Plan, good: int, observations: Sequence[Observation]) -> list[N
         if died is not None:  # its peak is of our own making
             needs.append(Need(min(most, max(0, allowed - died)), most, seen.duration_s, weight))
             continue
-        if _shows_overhead(seen) and seen.budget_bytes + seen.overhead_bytes < without_cache(allowed):
+        if _shows_overhead(allowed, seen):
             most = min(sufficed, seen.overhead_bytes + varies)
         elif seen.peak_bytes is not None and not seen.overhead_bytes:
             most = min(sufficed, max(0, allowed - start))  # it did not use its budget, so the guess stands
@@ -190,6 +190,8 @@ def first_budget(plan: Plan, bounds: Bounds, lessons: Lessons, *, retries: int) 
     number = f"{lessons.attempts} attempt{'s' if lessons.attempts > 1 else ''}"
     known = f"known good, {100 * lessons.bracket.confidence:.0f} % sure after {number}"
     trial = _trial(start, lessons)
+    if bad is None and trial > good and not retries:
+        return Choice(start)  # nothing speaks against it
     if trial <= good or not retries:
         return _fitted(bounds, good, known, good)
     between = f"above the known good {format_size(good)}"
@@ -218,7 +220,8 @@ def _below_all_that_died(bounds: Bounds, start: int, lessons: Lessons) -> Choice
     smaller = _descended(bounds, start, bad, start - bad)
     if smaller is None:
         return _fitted(bounds, bounds.floor_bytes, "the floor, where attempts died too", bad)
-    return Choice(smaller, f"below {format_size(bad)}, the smallest budget of those that died")
+    # What died may have been asked for: far above anything that would be planned.
+    return Choice(min(smaller, start), f"below {format_size(bad)}, the smallest budget of those that died")
 
 
 def next_budget(

@@ -44,8 +44,9 @@ def weights(observations: Sequence[Observation]) -> list[float]:
     """How much each attempt still counts, the newest 1; oldest first, as `observations`."""
     if not observations:
         return []
-    newest = observations[-1].age_s
-    tenth = observations[max(0, len(observations) - KEPT_SAMPLES)].age_s
+    # By their ages, not by their order: clocks are set back, and old runs are imported after newer ones.
+    ages = sorted(seen.age_s for seen in observations)
+    newest, tenth = ages[0], ages[min(KEPT_SAMPLES, len(ages)) - 1]
     half_life = max(HALF_LIFE_S, tenth - newest)
     return [0.5 ** ((seen.age_s - newest) / half_life) for seen in observations]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -111,12 +112,17 @@ def test_what_was_exported_is_taken_in_once(
 
 
 @pytest.mark.parametrize(
-    "line", ["no json", "[]", '{"schema_version": 2}', '{"schema_version": 1, "uid": 5}']
+    "line",
+    [
+        *(b"no json", b"[]", b'{"schema_version": 2}', b'{"schema_version": 1, "uid": 5}'),
+        *(b"\xff\xfe", b"[" * 100_000),
+    ],
+    ids=["words", "list", "version", "uid", "bytes", "depth"],
 )
 def test_what_is_no_export_is_refused_with_its_line(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], line: bytes
 ) -> None:
-    (tmp_path / "bad.jsonl").write_text(line + "\n")
+    (tmp_path / "bad.jsonl").write_bytes(line + b"\n")
     assert "bad.jsonl, line 1: " in complaint(capsys, "import", str(tmp_path / "bad.jsonl"))
     assert len(keys(capsys)) == 2
 
@@ -126,7 +132,8 @@ def test_a_file_of_somebody_else_is_left_alone(
 ) -> None:
     notes = tmp_path / "notes"
     notes.write_text("my notes\n" * 100)
-    assert "something else than a history" in complaint(capsys, "--history", str(notes))
+    line = complaint(capsys, "--history", str(notes))
+    assert f"the history {notes} cannot be used (it is something else than a history)" in line
     assert notes.read_text() == "my notes\n" * 100
 
 
@@ -135,6 +142,26 @@ def test_what_makes_no_sense_is_refused(runs: Path, capsys: pytest.CaptureFixtur
     assert "--all is for forget" in complaint(capsys, "--all", "show")
     assert "one file, not 2" in complaint(capsys, "export", "a", "b")
     assert "no such file" in complaint(capsys, "import", "/nowhere/at/all").lower()
+
+
+def test_a_run_is_one_line_whatever_its_command(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ("sh", "-c", "true\n\x1b[31m", os.fsdecode(b"\xff"))
+    remember(file, replace(RUN, command=command), (800 * MIB, LIVED))
+    [_, line] = said(capsys).splitlines()
+    assert line.endswith(r"sh -c true\n\x1b[31m \udcff")
+    assert keys(capsys)[0]["command"] == list(command)
+
+
+def test_a_plan_without_a_history_that_can_be_used_is_that_of_a_run(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text("no history at all")
+    plan = ["plan", "--no-probe", "--budget", "1MiB", "--bytes"]
+    assert main([*plan, "--", "engine"]) == 0
+    told = capsys.readouterr()
+    assert told.out == f"{MIB}\n"
+    assert "warning: the history" in told.err
+    assert main([*plan, "--history", str(file), "--", "engine"]) == 125
 
 
 def test_runs_of_an_older_oomproof_are_shown_and_teach_nothing(

@@ -50,6 +50,16 @@ def test_an_explanation_has_the_knobs_what_they_leave_out_and_the_sources(
         assert word in said
 
 
+@pytest.mark.parametrize("line", ['floor = "much"', 'oom-codes = "zero"', "grace = [1]"])
+def test_a_setting_that_makes_no_sense_is_named_with_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(f'summary = "ours"\n[settings]\n{line}\n')
+    assert main(["recipes", str(path)]) == 2
+    assert f"{path}: settings.{line.split(maxsplit=1)[0]}: " in capsys.readouterr().err
+
+
 def test_a_recipe_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "own.toml"
     path.write_text('summary = "ours"\n[environment]\nLIMIT = "{budget_mib}"\n')

@@ -163,6 +163,9 @@ def test_what_is_exported_is_imported_once(path: Path, tmp_path: Path) -> None:
     assert [seen.lived for seen in learned(other, RUN)] == [False, True]
 
 
+IMPORTED = {"attempt": 1, "budget_bytes": 5, "started_at": "2026-01-01"}
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -172,6 +175,14 @@ def test_what_is_exported_is_imported_once(path: Path, tmp_path: Path) -> None:
         {"limit_bytes": 1 << 70},
         {"started_at": "yesterday"},
         {"attempts": [{"attempt": 1}]},
+        {"command": "engine"},
+        {"command": "[1]"},
+        {"command": "[" * 100_000},
+        {"templates": "{"},
+        {"planned_bytes": -1},
+        {"attempts": [{**IMPORTED, "budget_bytes": -5}]},
+        {"attempts": [{**IMPORTED, "duration_s": float("inf")}]},
+        {"attempts": [{**IMPORTED, "duration_s": float("nan")}]},
     ],
 )
 def test_what_is_no_run_is_not_imported(path: Path, damage: dict[str, object]) -> None:
@@ -192,6 +203,27 @@ def test_what_is_forgotten_is_gone(path: Path) -> None:
         assert history.forget([]) == 0
         assert history.forget_all() == 1
         assert history.attempts() == []
+
+
+def test_an_end_is_never_taken_for_that_of_another_run(path: Path) -> None:
+    forgotten = Record(path, pytest.fail)
+    forgotten.run_started(RUN)
+    attempt = forgotten.attempt_started(1, 900)
+    with History.open(path) as history:
+        history.forget_all()
+    remember(path, replace(RUN, command=("other",)), (700, LIVED))
+    other = Record(path, pytest.fail)
+    other.run_started(replace(RUN, command=("other",)))
+    other.attempt_started(1, 800)
+    forgotten.attempt_ended(attempt, KILLED)
+    assert [(row["budget_bytes"], row["verdict"]) for row in attempts_in(path)] == [
+        (700, "exited"),
+        (800, None),
+    ]
+
+
+def test_as_many_days_as_one_can_write(path: Path) -> None:
+    assert taught(path, RUN, keep_days=999_999_999) == ()
 
 
 def test_no_password_is_printed() -> None:

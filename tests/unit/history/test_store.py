@@ -190,7 +190,7 @@ def test_the_writer_of_the_history_is_all_that_loads_sqlite(path: Path) -> None:
         "import sys; from pathlib import Path\n"
         "from oomproof.history.model import Run; from oomproof.history.record import Record\n"
         "record = Record(Path(sys.argv[1]), print); record.run_started(Run('run', ('x',), None, 1))\n"
-        "assert record.attempt_started(1, 5) == 1\n"
+        "assert record.attempt_started(1, 5) is not None\n"
         "print([name for name in sys.modules if 'sqlite' in name])"
     )
     done = subprocess.run(

@@ -141,8 +141,53 @@ def test_peaks_of_our_own_making_teach_no_overhead() -> None:
     bumped = Observation(700, True, 1000, 60.0, 5.0, after_oom=True)
     below = Observation(700, True, 600, 60.0, 4.0)
     at_death = Observation(900, False, 1000, 60.0, 3.0)
-    assert learned_overhead([bumped, below, at_death]) is None
-    assert learned_overhead([Observation(700, True, 750, 60.0, 2.0), bumped]) is not None
+    cache = Observation(500, True, 1000, 60.0, 2.0)
+    assert learned_overhead(1000, [bumped, below, at_death, cache]) is None
+    assert learned_overhead(1000, [Observation(700, True, 750, 60.0, 2.0), bumped]) is not None
+
+
+def later(allowed: int, seen: Sequence[Observation], *, retries: int = 3) -> int:
+    """The first budget of a run after these."""
+    overhead = learned_overhead(allowed, seen)
+    start = plan(allowed, 30 if overhead is None else overhead.bytes + 10)
+    return first_budget(start, bounds_of(start), lessons_of(start, seen), retries=retries).budget_bytes
+
+
+@pytest.mark.parametrize("peak", [600, 1000])
+def test_a_program_that_was_held_small_once_grows_again(peak: int) -> None:
+    """``--cap`` or ``--budget`` once, with a program that takes the same in all, or page cache."""
+    seen = [Observation(100, True, peak, 60.0, 50 * HOUR)]
+    for run in range(25):
+        seen.append(Observation(later(1000, seen), True, peak, 60.0, (40 - run) * HOUR))
+    assert seen[-1].budget_bytes == 970
+
+
+def test_where_nothing_died_the_plan_stands_even_without_a_retry() -> None:
+    assert later(1000, [Observation(100, True, 50, 60.0, HOUR)], retries=0) == 970
+
+
+def test_a_budget_that_was_far_too_much_moves_the_plan_nowhere() -> None:
+    assert later(1000, [Observation(2000, False, None, 60.0, HOUR)]) == 970
+
+
+def test_with_steps_every_one_above_the_floor_is_tried() -> None:
+    start = plan(3000)
+    bounds = bounds_of(start, steps=(500, 800, 1900, 2000, 2100, 2700, 3000))
+    assert bounds.floor_bytes == 800
+    died = [3000]
+    for left in (3, 2, 1):
+        following = next_budget(start, bounds, lessons_of(start, []), died, retries_left=left)
+        assert following is not None
+        died.append(following)
+    assert died == [3000, 2700, 2100, 800]
+
+
+def test_a_known_good_budget_does_not_eat_the_margin() -> None:
+    """Memory that others take is no longer there for it: of 342 GiB not even 6."""
+    seen = [Observation(338, True, 341, 60.0, HOUR, allowed_bytes=342)]
+    assert [each.budget_bytes for each in brought_to(336, seen)] == [332]
+    seen = [Observation(9000, True, 9900, 60.0, HOUR, allowed_bytes=10_000)]
+    assert brought_to(9950, seen) == seen, "a tenth of the margin is not worth another budget"
 
 
 def test_with_less_memory_around_the_known_good_budget_is_smaller() -> None:

@@ -92,3 +92,11 @@ def test_the_newest_ten_count_for_at_least_half(found: Sequence[Observation]) ->
     counted = weights(found)
     assert counted == sorted(counted)
     assert all(weight >= 0.5 for weight in counted[-10:])
+
+
+def test_a_clock_that_was_set_back_is_no_reason_to_fail() -> None:
+    seen = [Observation(100, True, None, 1.0, 0.0), Observation(200, True, None, 1.0, 50 * 365 * 24 * 3600.0)]
+    newer, older = weights(seen)
+    assert newer == 1
+    assert 0 <= older < 0.51
+    assert bracket_of(seen).good_bytes == 200
