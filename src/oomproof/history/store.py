@@ -289,7 +289,8 @@ class History:
         key = run if isinstance(run, str) else key_of(run)
         rows = self._database.execute(
             f"SELECT {', '.join(TEACHING_COLUMNS)} FROM attempts"  # noqa: S608
-            " JOIN runs ON runs.id = attempts.run_id WHERE runs.key = ?"
+            " JOIN runs ON runs.id = attempts.run_id WHERE runs.id IN"
+            f" (SELECT id FROM runs WHERE key = ? ORDER BY id DESC LIMIT {LEARNED_FROM})"
             f" ORDER BY attempts.id DESC LIMIT {LEARNED_FROM}",
             (key,),
         )
