@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from oomproof.history.store import History
 
 REMEDY = "name a writable place with --history FILE or OOMPROOF_STATE_DIR, or pass --history none"
-_SQLITE_HEADER = b"SQLite format 3\0"
 PATIENCE_S = 15.0
 """For one write: above the time that SQLite itself waits for others to release the file."""
 
@@ -206,6 +205,8 @@ def _access_to(
     `in_between`: the file is not closed, which would merge SQLite's journal into it and take several
     more turns of the disk. A commit is durable without, and the last write of a run closes.
     """
+    from oomproof.history import damaged  # noqa: PLC0415 - only in the child, as SQLite
+
     notices: list[str] = []
 
     def attempt() -> dict[str, Any]:
@@ -217,13 +218,14 @@ def _access_to(
                 history.close()
 
     try:
+        file = damaged.identity(target)
         try:
             return attempt()
         except Exception as error:
             # A damaged page shows only when it is read.
-            if not isinstance(target, Path) or not _is_damage(error):
+            if not isinstance(target, Path) or not damaged.is_damage(error):
                 raise
-            _set_aside(target, str(error), notices.append)
+            damaged.set_aside(target, file, str(error), notices.append)
             return attempt()
     except OSError as error:
         return {"error": error.strerror or str(error), "notices": notices}
@@ -233,13 +235,6 @@ def _access_to(
         if is_database_error(error):
             return {"error": " ".join(str(error).split()), "notices": notices}
         raise
-
-
-def _is_damage(error: Exception) -> bool:
-    import sqlite3  # noqa: PLC0415
-
-    code = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def is_database_error(error: Exception) -> bool:
@@ -259,48 +254,9 @@ def opened(target: Path | str, warn: Callable[[str], None], *, replace_any: bool
         from oomproof.history.fleet import open_fleet  # noqa: PLC0415 - the driver is an extra
 
         return open_fleet(target)
-    return _open_or_replace(Path(target), warn, replace_any=replace_any)
+    from oomproof.history.damaged import open_or_replace  # noqa: PLC0415 - only in the child, as SQLite
 
-
-def _open_or_replace(path: Path, warn: Callable[[str], None], *, replace_any: bool) -> History:
-    """The history in `path`; a damaged one is set aside and a new one begun.
-
-    Without `replace_any` only what is an SQLite file is taken for a damaged history.
-    """
-    import sqlite3  # noqa: PLC0415
-
-    from oomproof.history.store import History  # noqa: PLC0415
-
-    if _is_something_else(path):
-        if not replace_any:
-            raise HistoryError("it is something else than a history")
-        _set_aside(path, "no SQLite file", warn)
-    try:
-        return History.open(path)
-    except sqlite3.OperationalError:
-        raise  # locked, full, read-only: the file itself may be fine
-    except sqlite3.DatabaseError as error:
-        _set_aside(path, str(error), warn)
-        return History.open(path)
-
-
-def _set_aside(path: Path, why: str, warn: Callable[[str], None]) -> None:
-    aside = f".damaged-{time.strftime('%Y%m%dT%H%M%S')}"
-    # Its companions go with it: they may hold what the file itself lost.
-    for companion in ("", "-wal", "-shm", alive.SUFFIX):
-        part = path.with_name(path.name + companion)
-        if part.exists():
-            part.rename(path.with_name(path.name + aside + companion))
-    warn(f"the history {path} is damaged ({why}): set aside as {path.name}{aside}, a new one is begun")
-
-
-def _is_something_else(path: Path) -> bool:
-    """Looked at before SQLite opens it, which would throw the companions of such a file away."""
-    try:
-        with path.open("rb") as file:
-            return file.read(len(_SQLITE_HEADER)) not in (b"", _SQLITE_HEADER)
-    except FileNotFoundError:
-        return False
+    return open_or_replace(Path(target), warn, replace_any=replace_any)
 
 
 def _in_child(task: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
 from oomproof.errors import HistoryError
+from oomproof.history.documents import ATTEMPT_COLUMNS, RUN_COLUMNS, checked
 from oomproof.history.lessons import LACK, TEACHING_COLUMNS, observations
 from oomproof.history.model import Observation, OpenAttempt, Outcome, Run, Summary
 from oomproof.history.schema import MIGRATIONS, SCHEMA_VERSION, statements
@@ -31,15 +32,6 @@ TOLD_TO_END = "stopped"
 """The verdict of an attempt that was asked to end, as long as it has not ended."""
 LEARNED_FROM = 256
 """So many of the newest attempts of a key are read at a start."""
-
-_RUN_COLUMNS = (
-    *("uid", "key", "verb", "command", "recipe", "templates", "tag", "machine", "host", "boot_id"),
-    *("started_at", "supervisor_pid", "limit_bytes", "planned_bytes", "allowed_bytes"),
-)
-_ATTEMPT_COLUMNS = (
-    *("attempt", "budget_bytes", "started_at", "ended_at", "verdict", "confidence", "exit_code", "signal"),
-    *("oom_kills", "peak_bytes", "peak_of_cgroup", "duration_s", "next_budget_bytes", "evidence", "rate"),
-)
 
 Row = tuple[Any, ...]
 
@@ -245,7 +237,7 @@ class History:
 
     def import_run(self, document: dict[str, Any]) -> bool:
         """Take in a run of `export`; False when it is here already. Raises HistoryError when it is no run."""
-        run, attempts = _checked(document)
+        run, attempts = checked(document)
         with self._database.transaction():
             if self._database.execute("SELECT id FROM runs WHERE uid = ?", (run["uid"],)):
                 return False
@@ -322,7 +314,7 @@ class History:
 
     def attempts(self) -> list[dict[str, object]]:
         """All attempts with the facts of their run, oldest first."""
-        names = ("verb", "command", "host", "limit_bytes", "id", "run_id", *_ATTEMPT_COLUMNS)
+        names = ("verb", "command", "host", "limit_bytes", "id", "run_id", *ATTEMPT_COLUMNS)
         columns = [*(f"runs.{name}" for name in names[:4]), *(f"attempts.{name}" for name in names[4:])]
         rows = self._database.execute(
             f"SELECT {', '.join(columns)} FROM attempts"  # noqa: S608
@@ -332,15 +324,15 @@ class History:
 
     def export(self) -> Iterator[dict[str, Any]]:
         """Every run with its attempts, oldest first, as JSON documents."""
-        runs = self._database.execute(f"SELECT id, {', '.join(_RUN_COLUMNS)} FROM runs ORDER BY id")  # noqa: S608
+        runs = self._database.execute(f"SELECT id, {', '.join(RUN_COLUMNS)} FROM runs ORDER BY id")  # noqa: S608
         for run_id, *run in runs:
             attempts = self._database.execute(
-                f"SELECT {', '.join(_ATTEMPT_COLUMNS)} FROM attempts WHERE run_id = ? ORDER BY id",  # noqa: S608
+                f"SELECT {', '.join(ATTEMPT_COLUMNS)} FROM attempts WHERE run_id = ? ORDER BY id",  # noqa: S608
                 (run_id,),
             )
             yield {
-                **dict(zip(_RUN_COLUMNS, run, strict=True)),
-                "attempts": [dict(zip(_ATTEMPT_COLUMNS, attempt, strict=True)) for attempt in attempts],
+                **dict(zip(RUN_COLUMNS, run, strict=True)),
+                "attempts": [dict(zip(ATTEMPT_COLUMNS, attempt, strict=True)) for attempt in attempts],
             }
 
     def _insert(self, table: str, **values: object) -> int:
@@ -357,51 +349,6 @@ def key_of(run: Run) -> str:
     """Runs with the same key teach each other: command, template, recipe, input tag, limit, machine."""
     facts = [run.command, run.templates, run.recipe, run.tag, run.limit_bytes, run.machine]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-
-
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("uid", "verb", "command", "host", "started_at"), str),
-    **dict.fromkeys(("key", "recipe", "templates", "tag", "machine", "boot_id"), (str, type(None))),
-    **dict.fromkeys(("supervisor_pid", "planned_bytes", "attempt", "budget_bytes"), int),
-    **dict.fromkeys(("duration_s", "rate"), (int, float, type(None))),
-    **dict.fromkeys(("ended_at", "verdict", "confidence", "evidence"), (str, type(None))),
-}
-_OTHERS = (int, type(None))
-_LISTS = ("command", "templates", "evidence")
-"""Columns that hold JSON: lists of strings."""
-_MOST = (1 << 63) - 1
-
-
-def _checked(document: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    attempts = document.get("attempts")
-    if not isinstance(attempts, list) or not all(isinstance(attempt, dict) for attempt in attempts):
-        raise HistoryError("it has no list of attempts")
-    return _row(document, _RUN_COLUMNS), [_row(attempt, _ATTEMPT_COLUMNS) for attempt in attempts]
-
-
-def _row(document: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:
-    row = {name: document.get(name) for name in columns}
-    for name, value in row.items():
-        fits = isinstance(value, _TYPES.get(name, _OTHERS)) and not isinstance(value, bool)
-        least = -_MOST if name == "rate" else 0
-        if not fits or (isinstance(value, int | float) and not least <= value <= _MOST):
-            raise HistoryError(f"its {name} is {value!r}")
-        if name in _LISTS and value is not None and not _is_list(value):
-            raise HistoryError(f"its {name} is {value!r}, which is no list of strings as JSON")
-    for name in ("started_at", "ended_at"):
-        try:
-            datetime.fromisoformat(row.get(name) or "1970-01-01")
-        except ValueError:
-            raise HistoryError(f"its {name} is {row[name]!r}") from None
-    return row
-
-
-def _is_list(text: str) -> bool:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(value, list) and all(isinstance(word, str) for word in value)
 
 
 def _iso(seconds: float) -> str:

@@ -1,3 +1,4 @@
+import contextlib
 import os
 import signal
 import sqlite3
@@ -65,6 +66,18 @@ def test_a_started_attempt_survives_sigkill_at_once(path: Path) -> None:
     assert (attempt["budget_bytes"], attempt["verdict"]) == (5, None)
 
 
+RECORD_ONE = """
+import sys
+from pathlib import Path
+from oomproof.history.model import Run
+from oomproof.history.record import Record
+print("ready", flush=True)
+sys.stdin.read()
+record = Record(Path(sys.argv[1]), print)
+record.run_started(Run("run", ("x",), None, 1))
+record.attempt_started(1, 5)
+"""
+
 WRITE_TEN = """
 import sys; from pathlib import Path
 from oomproof.history.model import Outcome, Run; from oomproof.history.store import History
@@ -119,6 +132,32 @@ def test_what_lies_beside_a_damaged_file_is_set_aside_with_it(path: Path, warnin
     Record(path, warnings.append).run_started(RUN)
     [wal] = path.parent.glob("*.damaged-*-wal")
     assert wal.read_bytes() == b"committed"
+
+
+def test_a_damaged_file_is_set_aside_by_one_of_many(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"junk" * 999)
+    command = [sys.executable, "-c", RECORD_ONE, str(path)]
+    said = b""
+    with contextlib.ExitStack() as stack:
+        writers = [
+            stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+            for _ in range(6)
+        ]
+        for writer in writers:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == b"ready\n"
+        for writer in writers:
+            assert writer.stdin is not None
+            writer.stdin.close()
+        for writer in writers:
+            assert writer.stdout is not None
+            said += writer.stdout.read()
+            assert writer.wait(60) == 0
+    assert said.count(b"\n") == 1, said
+    assert len(attempts_in(path)) == 6
+    [aside] = path.parent.glob("*.damaged-*")
+    assert aside.read_bytes() == b"junk" * 999
 
 
 @pytest.fixture
