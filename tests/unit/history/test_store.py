@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from oomproof.errors import HistoryError
+from oomproof.history import damaged
 from oomproof.history.model import FILE_NAME, OpenAttempt, Outcome, Run, default_path
 from oomproof.history.record import Record
 from oomproof.history.store import SCHEMA_VERSION, History
@@ -158,6 +159,19 @@ def test_a_damaged_file_is_set_aside_by_one_of_many(path: Path) -> None:
     assert len(attempts_in(path)) == 6
     [aside] = path.parent.glob("*.damaged-*")
     assert aside.read_bytes() == b"junk" * 999
+
+
+def test_a_history_that_another_oomproof_has_just_begun_is_not_set_aside(
+    path: Path, warnings: list[str]
+) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"junk" * 999)
+    found = damaged.identity(path)
+    Record(path, warnings.append).run_started(RUN)
+    damaged.set_aside(path, found, "as it was", pytest.fail)
+    with History.open(path) as history:
+        assert len(list(history.export())) == 1
+    assert len(warnings) == 1
 
 
 @pytest.fixture
