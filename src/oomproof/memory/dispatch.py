@@ -31,11 +31,7 @@ class Dispatcher:
 
     def wait(self, request: ThreadRequest, timeout: float | None) -> int:
         """Stand in line until decided or the deadline; the request's state."""
-        if self.evictors.is_asked_by_me():
-            raise BudgetError(
-                f"an evictor of budget {self.ledger.name!r} waits for bytes of it, and the budget for the"
-                " evictor: use try_reserve there"
-            )
+        self._refuse_an_evictor()
         try:
             ends = deadline(timeout)
             self.ledger.enqueue(request)
@@ -54,6 +50,7 @@ class Dispatcher:
 
     async def wait_async(self, request: TaskRequest, timeout: float | None) -> int:
         """As `wait`, for a task of the running event loop; evictors are asked in a thread of their own."""
+        self._refuse_an_evictor()
         try:
             ends = deadline(timeout)
             self.ledger.enqueue(request)
@@ -145,7 +142,14 @@ class Dispatcher:
         """In a forked child: the threads of the parent that waited or evicted did not come along."""
         self.inherited = True
         self.ledger.reset_line()
-        self.evictors = Evictors(self.ledger.shortfall)
+        self.evictors.inherit()
+
+    def _refuse_an_evictor(self) -> None:
+        if self.evictors.is_asked_by_me():
+            raise BudgetError(
+                f"an evictor of budget {self.ledger.name!r} waits for bytes of it, and the budget for the"
+                " evictor: use try_reserve there"
+            )
 
     def _refuse_the_hopeless(self) -> None:
         """Refuse whoever wants more than the total, wherever in line, then serve the others."""

@@ -47,7 +47,8 @@ class Evictable(Protocol):
 
         A part of it is enough, a buffer of many: it is asked again while bytes are missing and it gives some.
         May be called from any thread. It decides for itself, under its own lock, whether it has come into use
-        since it was asked: then it keeps everything and returns 0. It must not wait for bytes of the budget.
+        since it was asked: then it keeps everything and returns 0. It must not wait for bytes of the budget,
+        nor for a lock of somebody who does.
         """
 
 
@@ -140,6 +141,12 @@ class Evictors:
         """Forget; whether it was registered. An eviction that has begun is not waited for."""
         return self._entries.pop(id(evictable), None) is not None
 
+    def inherit(self) -> None:
+        """In a forked child: no other thread came along."""
+        self._guard = threading.Lock()
+        self._thread = 0
+        self._turned_away = False
+
     def is_asked_by_me(self) -> bool:
         """Whether this very thread is inside something evictable."""
         return self._thread == threading.get_ident()
@@ -150,7 +157,7 @@ class Evictors:
             self._came_back += size
 
     def relieve(self, shortfall: Callable[[], int], *, only_if_enough: bool = False) -> float | None:
-        """Evict until `shortfall` says 0 or nothing may go; seconds until the next look (None: no need).
+        """Evict until `shortfall` says 0 or nothing may go; seconds until the next look (None: no use).
 
         Each is asked until it gives nothing, or has given what it had at first. What another thread is at is
         left to it.
@@ -186,11 +193,12 @@ class Evictors:
             return True
 
     def outlook(self, shortfall: int) -> tuple[float | None, bool]:
-        """Seconds until the next look (None: no need), and whether `relieve` would evict something now."""
-        if shortfall <= 0:
-            return None, False
-        if self.active:
-            return LOOK_AGAIN_SECONDS, False
+        """Seconds until the next look (None: no use), and whether `relieve` would evict something now."""
+        if shortfall <= 0 or self.active:
+            return LOOK_AGAIN_SECONDS, False  # somebody else may take what comes back
+        return self._next_look()
+
+    def _next_look(self) -> tuple[float | None, bool]:
         victim, look_again = choose(self._look(self._entries.copy().values()), time.monotonic())
         return (look_again, False) if victim is None else (LOOK_AGAIN_SECONDS, True)
 
@@ -200,16 +208,16 @@ class Evictors:
             return None
         promised: dict[int, int] = {}
         while shortfall() > 0:
-            victim, look_again = choose(self._look(left.values()), time.monotonic())
+            victim, _ = choose(self._look(left.values()), time.monotonic())
             if victim is None:
-                return look_again
+                return self._next_look()[0]
             key = id(victim.entry.evictable)
             owed = promised.get(key, victim.size_bytes)
             promised[key] = owed - (given := self._evict(victim.entry))
             # One that takes again what it gives would be asked for ever.
             if not given or promised[key] <= 0:
                 del left[key]
-        return None
+        return LOOK_AGAIN_SECONDS
 
     def _can_go(self, entries: Iterable[Entry]) -> int:
         now = time.monotonic()

@@ -4,6 +4,8 @@ Every change is one method with one locked section, and a locked section is a st
 no container made, nothing raised. CPython runs signal handlers, finalisers and the cycle collector only at
 calls, at jumps backward and where containers are made. So none of them ever meets a ledger that is half
 changed, or waits for a lock that its own thread holds, and a KeyboardInterrupt falls between changes.
+CPython 3.14 alone may lose the lock itself when a signal handler raises (python/cpython#148874): every `with`
+statement there has a call between taking a lock and remembering to give it back.
 Whatever a change did is written into the `Holding` or `Request` it was made for, within the same section: the
 caller can tell, and undo it, even if an interrupt took the returned value from it.
 
@@ -51,6 +53,11 @@ class Ledger:
         self.accounts: dict[str, Account] = {}
         self._growing = _line()
         self._beginning = _line()
+
+    @property
+    def standstill(self) -> threading.RLock:
+        """Held, nothing changes but what finalisers and signal handlers of this thread do."""
+        return self._lock
 
     def account(self, owner: str) -> Account:
         """The owner's account, or a new one to be listed by the change that uses it."""
@@ -118,6 +125,9 @@ class Ledger:
             account.waiting += 1
             account.waiting_bytes += request.size
             request.linked = True
+            if request.growth:
+                # It is before those who begin: their first is to be told again when it is the first of all.
+                self._beginning.after.leads = False
             request.after = line
             request.before = line.before
             line.before.after = request

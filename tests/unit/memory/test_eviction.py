@@ -293,6 +293,39 @@ def test_who_becomes_first_in_line_asks_the_evictors(budget: MemoryBudget, threa
     assert cache.reservation.released
 
 
+def test_who_is_first_again_after_a_growth_asks_again(budget: MemoryBudget, threads: Threads) -> None:
+    cache = registered(budget, Cache(budget, 60))
+    cache.in_use = True
+    with budget.reserve(20, owner="holder") as holder:
+        asks = threads.start(lambda: budget.reserve(50, owner="asks", timeout=60).release())
+        wait_for_line(budget, 1)
+        with pytest.raises(ReserveTimeout):
+            # Long enough for the other one to see that it is not the first any more.
+            holder.grow(30, timeout=3 * eviction.LOOK_AGAIN_SECONDS)
+        cache.in_use = False
+        wait_for(lambda: asks == [None])
+
+
+@pytest.mark.parametrize("in_task", [True, False])
+def test_one_that_refuses_again_and_again_is_not_forgotten(
+    budget: MemoryBudget, monkeypatch: pytest.MonkeyPatch, in_task: bool
+) -> None:
+    monkeypatch.setattr(eviction, "FIRST_PAUSE_SECONDS", 0.01)
+
+    class Coy(Cache):
+        def evict(self) -> int:
+            if len(self.threads) < 4:
+                self.threads.append("refused")
+                return 0
+            return super().evict()
+
+    registered(budget, Coy(budget, 60))
+    if in_task:
+        asyncio.run(budget.reserve_async(50, owner="asks", timeout=60)).release()
+    else:
+        budget.reserve(50, owner="asks", timeout=60).release()
+
+
 def test_many_who_wait_evict_no_more_than_they_need_in_turn(budget: MemoryBudget, threads: Threads) -> None:
     caches = [registered(budget, Cache(budget, 10, f"cache {n}", idle_seconds=n)) for n in range(8)]
     ready = threading.Barrier(20)

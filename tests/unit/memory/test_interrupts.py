@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import gc
@@ -252,6 +253,8 @@ def test_who_is_inside_an_evictor_may_not_wait(budget: MemoryBudget) -> None:
         def evict(self) -> int:
             with pytest.raises(BudgetError, match="use try_reserve there"):
                 budget.reserve(50, owner="evictor")
+            with pytest.raises(BudgetError, match="use try_reserve there"):
+                asyncio.run(budget.reserve_async(50, owner="evictor"))
             return 0
 
     budget.add_evictable(Foolish())
