@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Mapping
-from typing import Self
+from typing import Any, Self
 
 from oomproof.errors import BudgetError, UsageError
 from oomproof.memory.arguments import plain_owner, plain_size
@@ -22,14 +22,17 @@ from oomproof.memory.reservation import Reservation
 from oomproof.memory.statistics import BudgetStatistics, OwnerStatistics
 from oomproof.memory.waiting import TaskRequest, ThreadRequest
 
+_GLANCES = 20
+"""At the statistics before all others have to wait for them."""
+
 
 class MemoryBudget:
     """`total_bytes` that the consumers of one process share, each under a name.
 
     Requests are served first come, first served, whatever their size: a small one never passes a large one
     that waits. All methods may be called from any thread; those that wait have an ``_async`` twin for tasks
-    of an asyncio event loop, in the same line. The others never wait and may be called anywhere, also in
-    finalisers and signal handlers.
+    of an asyncio event loop, in the same line. The others never wait; those that ask no evictor may be called
+    anywhere, also in finalisers and signal handlers.
 
     A forked child inherits what was held and no line of those who wait; there it can be released but nothing
     can be reserved: two processes cannot share one ledger.
@@ -157,38 +160,42 @@ class MemoryBudget:
 
     def statistics(self) -> BudgetStatistics:
         """One moment of the budget."""
-        ledger, evictors = self._ledger, self._dispatcher.evictors
-        while True:
+        ledger = self._ledger
+        for _ in range(_GLANCES):
             before = ledger.changes
-            owners = {
-                account.owner: OwnerStatistics(
-                    bytes=account.bytes,
-                    peak_bytes=account.peak,
-                    reservations=account.reservations,
-                    waiting=account.waiting,
-                    waiting_bytes=account.waiting_bytes,
-                )
-                for account in list(ledger.accounts.values())
-            }
-            snapshot = BudgetStatistics(
-                name=self.name,
-                total_bytes=ledger.total,
-                used_bytes=ledger.used,
-                available_bytes=max(0, ledger.total - ledger.used),
-                peak_bytes=ledger.peak,
-                waiting=ledger.waiting,
-                owners=owners,
-                granted=ledger.granted,
-                waited=ledger.waited,
-                withdrawn=ledger.withdrawn,
-                lost=self._dispatcher.lost,
-                lost_bytes=self._dispatcher.lost_bytes,
-                evictions=evictors.evictions,
-                evicted_bytes=evictors.evicted_bytes,
-                eviction_failures=evictors.failures,
-            )
+            seen = self._glance()
             if ledger.changes == before:
-                return snapshot
+                break
+        else:  # so many owners, and such bustle, that it has to stop for a moment
+            with ledger.standstill:
+                seen = self._glance()
+        fields, accounts = seen
+        owners = {owner: OwnerStatistics(*account) for owner, *account in accounts}
+        return BudgetStatistics(owners=owners, **fields)
+
+    def _glance(self) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
+        """What is true of one moment if nothing changed meanwhile: quick, so that this is likely."""
+        ledger, evictors = self._ledger, self._dispatcher.evictors
+        accounts = [
+            (one.owner, one.bytes, one.peak, one.reservations, one.waiting, one.waiting_bytes)
+            for one in list(ledger.accounts.values())
+        ]
+        return {
+            "name": self.name,
+            "total_bytes": ledger.total,
+            "used_bytes": ledger.used,
+            "available_bytes": max(0, ledger.total - ledger.used),
+            "peak_bytes": ledger.peak,
+            "waiting": ledger.waiting,
+            "granted": ledger.granted,
+            "waited": ledger.waited,
+            "withdrawn": ledger.withdrawn,
+            "lost": self._dispatcher.lost,
+            "lost_bytes": self._dispatcher.lost_bytes,
+            "evictions": evictors.evictions,
+            "evicted_bytes": evictors.evicted_bytes,
+            "eviction_failures": evictors.failures,
+        }, accounts
 
     def __repr__(self) -> str:
         ledger = self._ledger

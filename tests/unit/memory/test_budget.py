@@ -18,8 +18,8 @@ from oomproof.errors import (
     ReserveTimeout,
     UsageError,
 )
-from oomproof.memory import MemoryBudget, Reservation
-from unit.memory.helpers import wait_for
+from oomproof.memory import BudgetStatistics, MemoryBudget, Reservation
+from unit.memory.helpers import Threads, wait_for
 
 
 def test_a_reservation_is_counted_until_its_block_ends(budget: MemoryBudget) -> None:
@@ -147,6 +147,30 @@ def test_a_lost_reservation_wakes_who_waits_for_it(budget: MemoryBudget) -> None
         holder.clear()
     waiter.join(60)
     got.pop().release()
+
+
+def test_statistics_of_very_many_owners_come_to_an_end(threads: Threads) -> None:
+    """However much happens meanwhile."""
+    budget = MemoryBudget(10**9)
+    held = [budget.reserve(1, owner=f"job {number}") for number in range(20_000)]
+    done = threading.Event()
+
+    def bustle() -> None:
+        while not done.is_set():
+            budget.reserve(1, owner="busy").release()
+
+    for _ in range(2):
+        threads.start(bustle)
+    try:
+        statistics = threads.start(budget.statistics)
+        wait_for(lambda: bool(statistics))
+    finally:
+        done.set()
+        for reservation in held:
+            reservation.release()
+    (found,) = statistics
+    assert isinstance(found, BudgetStatistics)
+    assert sum(one.bytes for one in found.owners.values()) == found.used_bytes
 
 
 @pytest.mark.parametrize("size", [1.5, "1", None])
