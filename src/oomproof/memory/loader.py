@@ -14,13 +14,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from oomproof.errors import LoadCancelled, LoadError
 from oomproof.memory.buffer import PinnedBuffer
 from oomproof.memory.pool import PinnedPool
 from oomproof.memory.streaming import SourceFile, Stream, chunk_size
 from oomproof.units import MIB
+
+if TYPE_CHECKING:
+    import asyncio
 
 WINDOW_BYTES = 32 * MIB
 """What may be under way at once."""
@@ -164,15 +167,18 @@ async def load_async(
     )
     with SourceFile(Path(path)) as source:
         _check_size(source)
-        loop = asyncio.get_running_loop()
         if isinstance(into, PinnedPool):
             buffer = await into.take_async(
                 source.size_bytes, owner=owner or source.path.name, timeout=timeout
             )
-            reading = loop.run_in_executor(None, _fill_buffer, source, buffer, wishes)
+            try:
+                reading = _in_thread(lambda: _fill_buffer(source, buffer, wishes))
+            except BaseException:
+                buffer.release()
+                raise
         else:
             memory = _own_memory(into, source)
-            reading = loop.run_in_executor(None, _fill, source, memory, None, wishes)
+            reading = _in_thread(lambda: _fill(source, memory, None, wishes))
         try:
             return await asyncio.shield(reading)
         except asyncio.CancelledError:
@@ -185,6 +191,18 @@ async def load_async(
             if reading.exception() is None:
                 reading.result().__exit__()
             raise
+
+
+def _in_thread(work: Callable[[], Loaded]) -> asyncio.Future[Loaded]:
+    """In one of its own: those of the event loop may all wait for bytes that this load holds."""
+    import asyncio  # noqa: PLC0415 - as above
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - as above
+
+    executor = ThreadPoolExecutor(1, thread_name_prefix="oomproof-awaited-load")
+    try:
+        return asyncio.get_running_loop().run_in_executor(executor, work)
+    finally:
+        executor.shutdown(wait=False)  # its thread ends with its work
 
 
 def _checked(wishes: _Wishes) -> _Wishes:
@@ -278,6 +296,8 @@ def _digest(name: str) -> Digest:
             ) from error
         return made
     try:
-        return hashlib.new(name)
-    except ValueError as error:
+        digest = hashlib.new(name)
+        digest.hexdigest()  # not without a length, where the name is that of a shake
+    except (ValueError, TypeError) as error:
         raise LoadError(f"{name!r} is no checksum: take 'blake2b', 'sha256' or 'xxh3_128'") from error
+    return digest

@@ -64,13 +64,21 @@ class SourceFile:
         if not stat.S_ISREG(self._status.st_mode):
             self.close()
             raise LoadError(f"{path} is no regular file: name one whose size is known")
-        try:
-            self.direct = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
-        except OSError:
-            pass  # a filesystem without direct reads (tmpfs before 6.6): through the page cache, then
+        self.direct = self._open_directly()
         self.size_bytes = self._status.st_size
         # Without it the kernel reads ahead of what is asked for, by megabytes on some disks, and for nobody.
         os.posix_fadvise(self.buffered, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def _open_directly(self) -> int:
+        """The same file with O_DIRECT; -1: through the page cache, then."""
+        try:
+            direct = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+        except OSError:
+            return -1  # a filesystem without direct reads (tmpfs before 6.6)
+        if os.path.samestat(os.fstat(direct), self._status):
+            return direct
+        os.close(direct)  # another one has just been put in its place
+        return -1
 
     def is_cached(self, offset: int) -> bool:
         """Whether the page at `offset` is in the page cache."""

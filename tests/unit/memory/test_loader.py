@@ -55,6 +55,25 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("oomproof-load")]
 
 
+def test_a_file_that_is_replaced_while_it_is_opened_is_not_mixed_with_the_new_one(
+    file: Path, content: bytes, pool: PinnedPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = file.with_suffix(".new")
+    new.write_bytes(bytes(SIZE))
+    make_cold(file)
+    open_ = os.open
+
+    def replaced_before_it_is_opened_again(path: Path, flags: int) -> int:
+        if flags & os.O_DIRECT:
+            new.replace(file)
+        return open_(path, flags)
+
+    monkeypatch.setattr(os, "open", replaced_before_it_is_opened_again)
+    with load(file, pool) as loaded:
+        assert loaded.memory == content
+        assert loaded.direct_bytes == 0
+
+
 @pytest.mark.parametrize("cold", [True, False])
 def test_a_file_comes_whole_cold_or_cached(file: Path, content: bytes, pool: PinnedPool, cold: bool) -> None:
     if cold:
@@ -151,6 +170,7 @@ def test_a_wrong_checksum_is_told_and_nothing_is_kept(
     ("arguments", "message"),
     [
         ({"checksum": "md6"}, "'md6' is no checksum"),
+        ({"checksum": "shake_128"}, "'shake_128' is no checksum"),
         ({"expected": "abc"}, "no algorithm is named"),
         ({"threads": 0}, "ask for 1 or more"),
     ],
