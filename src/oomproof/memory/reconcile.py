@@ -73,7 +73,7 @@ class Reconciler:
         return dict(self._alarm.named)
 
     def look(self) -> DriftReport:
-        """Look once now, and tell what there is to tell."""
+        """Look once now, and tell what there is to tell. The total is left alone after `stop`."""
         with self._looking:
             report = compare(self.baseline, self._observe(exact=False))
             before = self.named
@@ -151,7 +151,7 @@ class Reconciler:
                 self._failed("the hook on_drift failed")
 
     def _adjust(self) -> None:
-        if self._follower is None:
+        if self._follower is None or self._stopped.is_set():
             return
         total = self._follower.next_total(self._budget.total_bytes, sum(self._alarm.named.values()))
         if total is not None:

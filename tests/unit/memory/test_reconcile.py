@@ -159,6 +159,25 @@ def test_stopping_gives_the_total_back_and_leaves_no_thread(
     assert not any(thread.name == "oomproof-reconciler" for thread in threading.enumerate())
 
 
+def test_a_hook_may_stop_it_and_the_total_is_as_it_was(
+    budget: MemoryBudget, planted: list[mmap.mmap]
+) -> None:
+    stopped = threading.Event()
+
+    def on_drift(_: DriftReport) -> None:
+        reconciler.stop()
+        stopped.set()
+
+    reconciler = Reconciler(budget, interval_seconds=0.01, looks=1, on_drift=on_drift, adjust_total=True)
+    planted.append(leak(96 * MIB))
+    reconciler.start()
+    assert stopped.wait(60)
+    reconciler.stop()  # and its thread has ended
+    assert budget.total_bytes == 4 * GIB
+    reconciler.look()
+    assert budget.total_bytes == 4 * GIB
+
+
 def test_accounts_of_this_process_and_its_cgroup() -> None:
     quick, exact = read_process_accounts(Tree()), read_process_accounts(Tree(), exact=True)
     assert quick.anonymous == pytest.approx(exact.anonymous, abs=16 * MIB)
