@@ -13,10 +13,10 @@ from oomproof.memory.drift import Drift, DriftReport
 from oomproof.memory.eviction import Evictable
 from oomproof.memory.heap import trim_heap
 from oomproof.memory.loader import Loaded, load, load_async
-from oomproof.memory.pool import PinnedPool, PoolStatistics
+from oomproof.memory.pool import PinnedPool
 from oomproof.memory.reconcile import Reconciler
 from oomproof.memory.reservation import Reservation
-from oomproof.memory.statistics import BudgetStatistics, OwnerStatistics
+from oomproof.memory.statistics import BudgetStatistics, OwnerStatistics, PoolStatistics
 
 __all__ = [
     "BudgetStatistics",

@@ -2,12 +2,13 @@
 
 Every view (memoryview, slice, NumPy array) holds the *exporter*, a ctypes array over the memory. The end
 of the exporter is the end of the loan, whoever held the last view. Nothing is copied, and nobody else gets
-what was returned while a view of it is left.
+what was returned while a view of it is left, also one that a finaliser still writes to, or keeps.
 """
 
 from __future__ import annotations
 
 import ctypes
+import datetime
 import itertools
 import warnings
 import weakref
@@ -47,8 +48,27 @@ class Loan:
     """What was asked for."""
     owner: str
     returned: bool = False
-    exporter: weakref.ref[Any] | None = None
-    """Kept so that its callback is called."""
+
+
+class _End(datetime.tzinfo):
+    """Tells when the exporter that holds it (see `_hidden`) is gone."""
+
+    def __init__(self, loan: Loan, ended: Callable[[Loan], None]) -> None:
+        self._loan = loan
+        self._ended = ended
+
+    def __del__(self) -> None:
+        self._ended(self._loan)
+
+
+def _hidden(end: _End) -> datetime.time:
+    """`end` where the cycle collector does not see it: it looks into no `datetime.time`.
+
+    Of a cycle that is garbage it calls all finalisers and the callbacks of weak references first, in any
+    order, and only then takes it apart, unless a finaliser has brought it back to life. What it does not see
+    is told last: when the exporter is taken apart, and no sooner.
+    """
+    return datetime.time(tzinfo=end)
 
 
 class PinnedBuffer:
@@ -66,8 +86,7 @@ class PinnedBuffer:
         self._numbers = itertools.count()
         exporter: Any = (ctypes.c_ubyte * loan.size_bytes).from_address(loan.block.region.address)
         self._exporter = exporter
-        exporter.settle = settle  # the pool lives as long as a view of its memory
-        loan.exporter = weakref.ref(self._exporter, lambda _: ended(loan))
+        exporter.end = _hidden(_End(loan, ended))  # type: ignore[abstract]
 
     @property
     def size_bytes(self) -> int:

@@ -7,10 +7,16 @@ thread, or whoever next asks the pool for something, does the rest. It holds the
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import weakref
 from typing import Generic, Protocol, TypeVar
+
+_PAUSE_SECONDS = 1.0
+"""After a failure."""
+
+_log = logging.getLogger("oomproof.memory")
 
 Item = TypeVar("Item")
 Item_contra = TypeVar("Item_contra", contravariant=True)
@@ -64,7 +70,7 @@ class Housekeeper(Generic[Item]):
             self.wake()
 
     def start(self) -> None:
-        """Have the thread run; in a forked child it is started anew."""
+        """Have the thread run."""
         if self._thread is None or not self._thread.is_alive():
             with self._starting:
                 if self._thread is None or not self._thread.is_alive():
@@ -74,16 +80,27 @@ class Housekeeper(Generic[Item]):
                     )
                     self._thread.start()
 
+    def inherit(self) -> None:
+        """In a forked child: the thread did not come along."""
+        self._starting = threading.Lock()
+        self._thread = None
+
 
 def _keep(items: queue.SimpleQueue[Item | None], reference: weakref.ref[House[Item]]) -> None:
+    item = None
     while (house := reference()) is not None:
-        seconds = house.keep_house()
+        try:
+            if item is not None:
+                house.handle(item)
+            seconds = house.keep_house()
+        except Exception:  # noqa: BLE001 - told, and the others are looked after
+            _log.exception("%s failed, and goes on", threading.current_thread().name)
+            seconds = _PAUSE_SECONDS
         if house.over:
             return
+        item = None
         del house  # while this thread sleeps, it must not keep the pool
         try:
             item = items.get(timeout=seconds)
         except queue.Empty:
-            continue
-        if item is not None and (house := reference()) is not None:
-            house.handle(item)
+            pass

@@ -13,54 +13,30 @@ import os
 import threading
 import time
 import warnings
-import weakref
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Self
 
 from oomproof.errors import PoolError
 from oomproof.limits import detect_limits
+from oomproof.memory import registry
+from oomproof.memory.arguments import plain_owner
 from oomproof.memory.backends import Backend
 from oomproof.memory.backends.chain import BackendChain
 from oomproof.memory.budget import MemoryBudget
 from oomproof.memory.buffer import Block, Loan, PinnedBuffer
-from oomproof.memory.handover import Handover
+from oomproof.memory.handover import Allocators, Handover
 from oomproof.memory.housekeeping import Housekeeper
 from oomproof.memory.idle import IdleBuffers
 from oomproof.memory.reservation import Reservation
 from oomproof.memory.sizes import best_fit, largest_first, size_class, whole_pages
+from oomproof.memory.statistics import PoolStatistics
 from oomproof.units import format_size
 
 _LOOK_AT_HEADROOM_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class PoolStatistics:
-    """What a pool holds, and what it has done so far. Sizes in bytes."""
-
-    name: str
-    in_use_bytes: int
-    """Of buffers in use, `viewed_bytes` included; as the ledger is charged."""
-    in_use_count: int
-    requested_bytes: int
-    """What was asked for of `in_use_bytes`; the rest is waste."""
-    viewed_bytes: int
-    """Of buffers that were returned, but that slices or arrays still look at."""
-    idle_bytes: int
-    idle_count: int
-    peak_bytes: int
-    """Highest sum of buffers in use and idle."""
-    bytes_by_backend: Mapping[str, int]
-    """In use and idle."""
-    reused: int
-    """Requests that an idle buffer served."""
-    allocated: int
-    """Requests that needed new memory."""
-    freed_bytes: Mapping[str, int]
-    """By cause: ``asked``, ``cancelled``, ``closed``, ``idle``, ``pressure``, ``evicted`` (the budget needed
-    room), ``wanted`` (somebody waited for room when it was returned)."""
+_LONGEST_SECTION_SECONDS = 0.1
+"""Whoever cannot have the pool's lock for so long has most likely interrupted its holder."""
 
 
 class PinnedPool:
@@ -90,7 +66,7 @@ class PinnedPool:
     ) -> None:
         if max_waste < 0:
             raise PoolError(f"max_waste is {max_waste}: 0 or more, 0.25 for a quarter")
-        self.name = name
+        self.name = plain_owner(name)
         self._budget = budget
         self._max_waste = max_waste
         self._max_idle_seconds = max_idle_seconds
@@ -102,18 +78,20 @@ class PinnedPool:
         self._idle: list[Block] = []
         """Ascending by size, of equal size the longest idle first."""
         self._loans: set[Loan] = set()
+        self._stuck: list[Block] = []
+        """Whose memory could not be freed: the kernel charges it, and so does the ledger."""
         self._reused = self._allocated = self._held_bytes = self._peak_bytes = 0
         self._locked_bytes = 0
         self._freed: Counter[str] = Counter()
         self._next_look: float | None = None
         """In how many seconds the housekeeper looks by itself."""
         self._keeper: Housekeeper[Loan] = Housekeeper(f"oomproof-pool-{name}", self)
+        self._allocators = Allocators(f"oomproof-pool-{name}")
         self._backends = BackendChain(backend, name)
         self.notices = self._backends.notices
         self._evictable = IdleBuffers(self)
         budget.add_evictable(self._evictable)
-        with _pools_lock:
-            _pools.add(self)
+        registry.add(self)
         self._closed = False
 
     def take(
@@ -147,19 +125,13 @@ class PinnedPool:
         self, size_bytes: int, *, owner: str | None = None, timeout: float | None = None
     ) -> PinnedBuffer:
         """As `take`, for an event loop: neither waiting nor locking pages holds it up."""
-        import asyncio  # noqa: PLC0415 - programs without an event loop do without its megabytes
-
         size_bytes, owner = self._check(size_bytes, owner)
         block = self._take_idle(size_bytes, owner)
         if block is None:
             size = self._new_size(size_bytes)
             reservation = await self._budget.reserve_async(size, owner=owner, timeout=timeout)
             handover = Handover(reservation, self._allocate, lambda block: self._free([block], "cancelled"))
-            try:
-                block = await asyncio.get_running_loop().run_in_executor(None, handover.allocate)
-            except BaseException:
-                handover.abandon()
-                raise
+            block = await handover.allocate_in_thread(self._allocators)
         return self._lend(block, size_bytes, owner)
 
     def trim(self, size_bytes: int | None = None) -> int:
@@ -204,13 +176,31 @@ class PinnedPool:
 
     def idle_blocks(self) -> list[Block]:
         """Those that may be freed now, ascending by size."""
-        self._keeper.drain()
-        with self._lock:
-            return list(self._idle)
+        self._settle()
+        return list(self._idle)
 
     def evict_largest(self) -> int:
-        """Free the largest idle buffer for the budget; its bytes, 0 when there is none."""
-        return self._trim(1, "evicted")
+        """Free the largest idle buffer for the budget; its bytes, 0 when there is none.
+
+        Also from a signal handler that has interrupted this very pool: then it gives nothing.
+        """
+        if not self._lock.acquire(timeout=_LONGEST_SECTION_SECONDS):
+            return 0
+        try:
+            blocks = [self._idle.pop()] if self._idle else []
+        finally:
+            self._lock.release()
+        return self._free(blocks, "evicted")
+
+    def inherit(self) -> None:
+        """In a forked child: other threads, which may have held the lock, did not come along."""
+        self._lock = threading.Lock()
+        self._keeper.inherit()
+
+    @property
+    def budget(self) -> MemoryBudget:
+        """Where its buffers are reserved."""
+        return self._budget
 
     @property
     def locked_bytes(self) -> int:
@@ -230,7 +220,7 @@ class PinnedPool:
         if self._closed:
             raise PoolError(f"pool {self.name!r} is closed: take buffers before close()")
         self._keeper.drain()
-        return size_bytes, owner or self.name
+        return size_bytes, self.name if owner is None else plain_owner(owner)
 
     def _take_idle(self, size_bytes: int, owner: str) -> Block | None:
         if self._budget.waiting:
@@ -243,7 +233,11 @@ class PinnedPool:
             last = bisect_right(self._idle, self._idle[index].size_bytes, key=_size) - 1
             block = self._idle.pop(last)
             self._reused += 1
-        self._bring_back(block, owner)
+        try:
+            self._bring_back(block, owner)
+        except BaseException:
+            self._free([block], "cancelled")
+            raise
         return block
 
     def _new_size(self, size_bytes: int) -> int:
@@ -272,10 +266,17 @@ class PinnedPool:
 
     def _lend(self, block: Block, size_bytes: int, owner: str) -> PinnedBuffer:
         loan = Loan(block, size_bytes, owner)
-        with self._lock:
-            self._loans.add(loan)
-        self._keeper.start()
-        return PinnedBuffer(loan, self._keeper.put, self._settle)
+        try:
+            with self._lock:
+                self._loans.add(loan)
+                registry.lending.add(self)
+            self._keeper.start()
+            return PinnedBuffer(loan, self._keeper.put, self._settle)
+        except BaseException:  # an interrupt, or no more threads: nothing unusual where memory is short
+            with self._lock:
+                self._forget(loan)
+            self._free([block], "cancelled")
+            raise
 
     # -- returning
 
@@ -287,10 +288,12 @@ class PinnedPool:
 
     def handle(self, loan: Loan) -> None:
         """The last view of a loan is gone."""
+        if loan not in self._loans:
+            return  # it was never lent
         block = loan.block
         self._put_by(block)
         with self._lock:
-            self._loans.discard(loan)
+            self._forget(loan)
             cause = "closed" if self._closed else "wanted" if self._budget.waiting else None
             if cause is None:
                 block.returned_at = self._clock()
@@ -299,6 +302,11 @@ class PinnedPool:
             self._free([block], cause)
         elif self._next_look is None:
             self._keeper.wake()
+
+    def _forget(self, loan: Loan) -> None:
+        self._loans.discard(loan)
+        if not self._loans:
+            registry.lending.discard(self)
 
     def _put_by(self, block: Block) -> None:
         """Have the ledger know that `block` is idle now."""
@@ -320,15 +328,23 @@ class PinnedPool:
 
     def _free(self, blocks: Sequence[Block], cause: str) -> int:
         """The memory first, then its place in the ledger: it must never hold less than the kernel charges."""
-        freed = 0
+        gone, failure = [], None
         for block in blocks:
-            block.region.free()
-            block.reservation.release()
-            freed += block.size_bytes
+            try:
+                block.region.free()
+            except Exception as error:  # noqa: BLE001 - raised below, when the others are free
+                self._stuck.append(block)
+                failure = error
+            else:
+                block.reservation.release()
+                gone.append(block)
+        freed = sum(block.size_bytes for block in gone)
         with self._lock:
             self._held_bytes -= freed
-            self._locked_bytes -= sum(block.size_bytes for block in blocks if block.region.backend == "mlock")
+            self._locked_bytes -= sum(block.size_bytes for block in gone if block.region.backend == "mlock")
             self._freed[cause] += freed
+        if failure is not None:
+            raise failure
         return freed
 
     def _trim_long_idle(self) -> None:
@@ -379,23 +395,13 @@ class PinnedPool:
         if getattr(self, "_closed", True):
             return
         self._closed = True
-        self._free(self._idle, "closed")
+        held = format_size(self._held_bytes)
         self._budget.remove_evictable(self._evictable)
         self._keeper.wake()
-        held = format_size(self._held_bytes)
+        self._free(self._idle, "closed")
         warnings.warn(
             f"pool {self.name!r} with {held} was never closed", ResourceWarning, stacklevel=2, source=self
         )
-
-
-_pools: weakref.WeakSet[PinnedPool] = weakref.WeakSet()
-_pools_lock = threading.Lock()
-
-
-def pools_of(budget: MemoryBudget) -> list[PinnedPool]:
-    """The pools that take their buffers from `budget`."""
-    with _pools_lock:
-        return [pool for pool in _pools if pool._budget is budget]
 
 
 def _size(block: Block) -> int:

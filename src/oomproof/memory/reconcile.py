@@ -17,7 +17,7 @@ from oomproof.memory.alarm import Alarm, TotalFollower
 from oomproof.memory.budget import MemoryBudget
 from oomproof.memory.drift import REMEDIES, DriftReport, Observation, compare
 from oomproof.memory.heap import read_heap
-from oomproof.memory.pool import pools_of
+from oomproof.memory.registry import pools_of
 from oomproof.units import MIB, format_size
 
 _log = logging.getLogger("oomproof.memory")

@@ -1,4 +1,4 @@
-"""What a budget tells about itself, as frozen data. Sizes are bytes."""
+"""What a budget and a pool tell about themselves, as frozen data. Sizes are bytes."""
 
 from __future__ import annotations
 
@@ -50,3 +50,30 @@ class BudgetStatistics:
     """What they gave back, by the ledger."""
     eviction_failures: int
     """Calls of an evictor that raised, or whose word and the ledger did not agree."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatistics:
+    """What a pool holds, and what it has done so far."""
+
+    name: str
+    in_use_bytes: int
+    """Of buffers in use, `viewed_bytes` included; as the ledger is charged."""
+    in_use_count: int
+    requested_bytes: int
+    """What was asked for of `in_use_bytes`; the rest is waste."""
+    viewed_bytes: int
+    """Of buffers that were returned, but that slices or arrays still look at."""
+    idle_bytes: int
+    idle_count: int
+    peak_bytes: int
+    """Highest sum of buffers in use and idle."""
+    bytes_by_backend: Mapping[str, int]
+    """In use and idle."""
+    reused: int
+    """Requests that an idle buffer served."""
+    allocated: int
+    """Requests that needed new memory."""
+    freed_bytes: Mapping[str, int]
+    """By cause: ``asked``, ``cancelled``, ``closed``, ``idle``, ``pressure``, ``evicted`` (the budget needed
+    room), ``wanted`` (somebody waited for room when it was returned)."""

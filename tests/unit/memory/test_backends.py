@@ -13,7 +13,7 @@ import pytest
 from oomproof.errors import PinningUnavailable
 from oomproof.limits.accounts import read_process_accounts
 from oomproof.limits.files import Tree
-from oomproof.memory.backends import backend_named
+from oomproof.memory.backends import backend_named, mapped
 from oomproof.memory.backends.cuda import CudaBackend
 from oomproof.memory.budget import MemoryBudget
 from oomproof.memory.pool import PinnedPool
@@ -52,6 +52,25 @@ def test_large_memory_begins_at_a_huge_page_and_nothing_is_mapped_beside_it(size
     ctypes.memset(region.address, 1, size)
     region.free()
     assert mapped() == before
+
+
+def test_an_interrupt_while_pages_are_locked_leaves_none_locked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal handler that raises does so when the kernel is through with it."""
+
+    class Struck(BaseException):
+        pass
+
+    lock = mapped._libc.mlock
+
+    def interrupted(address: int, size: int) -> int:
+        assert lock(address, size) == 0
+        raise Struck
+
+    monkeypatch.setattr(mapped._libc, "mlock", interrupted)
+    before = locked_bytes()
+    with pytest.raises(Struck):
+        mapped.MlockBackend().allocate(16 * KIB)
+    assert locked_bytes() == before
 
 
 def test_more_than_the_address_space_is_a_memory_error_with_a_remedy() -> None:

@@ -59,7 +59,12 @@ class MlockBackend:
     def allocate(self, size_bytes: int) -> Region:
         """Map and lock `size_bytes`; nothing is kept when it cannot be locked."""
         address = _map(size_bytes)
-        if _libc.mlock(address, size_bytes) != 0:
+        try:
+            locked = _libc.mlock(address, size_bytes) == 0
+        except BaseException:  # of a signal handler: it may take seconds
+            _unmap(address, size_bytes)
+            raise
+        if not locked:
             number = ctypes.get_errno()
             _unmap(address, size_bytes)
             raise PinningUnavailable(_why_not_locked(number, size_bytes))
