@@ -34,11 +34,19 @@ SETTINGS = ["--budget", str(BUDGET), "--on-oom", "shrink:10%"]
 
 @dataclass
 class Place:
-    """Where a command is started again and again: a cgroup of its own, one history, one list of starts."""
+    """Where a command is started again and again: containers, one history, one list of starts."""
 
-    container: Leaf
     scratch: Path
+    containers: list[Leaf] = field(default_factory=list)
+    """Their cgroups. An engine uses none twice: on v2 a process cannot join one that was handed down."""
     started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def container(self) -> Leaf:
+        return self.containers[-1]
+
+    def another_container(self) -> None:
+        self.containers.append(make_leaf("test"))
 
     @property
     def environ(self) -> dict[str, str]:
@@ -67,7 +75,13 @@ class Place:
         """Everything at once, as with memory.oom.group=1: no oomproof outlives its program for a moment."""
         for process in self.started:
             process.kill()
-        assert self.container.kill_all() == []
+        self.remove()
+        self.another_container()
+
+    def remove(self) -> None:
+        while self.containers:
+            self.containers[-1].remove()
+            self.containers.pop()
 
     @property
     def listed(self) -> Path:
@@ -84,10 +98,13 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    with make_leaf("test") as container:
-        made = Place(container, tmp_path)
+    made = Place(tmp_path)
+    made.another_container()
+    try:
         yield made
+    finally:
         made.die()
+        made.remove()
         for process in list(made.started):
             made.said(process)
 
@@ -141,6 +158,7 @@ def test_an_attempt_of_an_oomproof_that_lives_is_nobodys_death(place: Place) -> 
     command = program(place)
     living = place.start(command)
     wait_until(place.budgets, "the program")
+    place.another_container()
     assert place.start(command).wait(PATIENCE_S) == 0
     assert place.budgets() == [BUDGET, BUDGET]
     living.terminate()
@@ -166,20 +184,25 @@ def test_a_stop_by_the_engine_that_lost_its_patience_is_no_oom(place: Place) -> 
 
 def test_the_kernel_kills_a_whole_container_and_the_next_start_plans_smaller(place: Place) -> None:
     """The real thing: a limit above oomproof, and memory.oom.group."""
-    group = place.container.directory / "memory.oom.group"
-    if not group.exists():
+    if not (place.container.directory / "memory.oom.group").exists():
         pytest.skip("memory.oom.group came with cgroup v2 and Linux 4.19")
-    group.write_text("1")
-    place.container.set_limit(96 * MIB)
+    _dies_whole(place.container, 96 * MIB)
     command = program(
         place, lives=0, then=f"[ $(wc -l < {place.listed}) = 2 ] || exec {HOG_IN_SHELL} {256 * MIB}"
     )
     dead = place.start(command)
     assert dead.wait(PATIENCE_S) == -signal.SIGKILL, place.said(dead)
     assert place.container.events().oom_group_kill
+    place.die()
+    _dies_whole(place.container, 96 * MIB)
     assert place.start(command).wait(PATIENCE_S) == 0
     assert place.budgets() == [BUDGET, SMALLER]
     assert place.rows()[0]["verdict"] == "oom_suspected"
+
+
+def _dies_whole(container: Leaf, limit: int) -> None:
+    container.set_limit(limit)
+    (container.directory / "memory.oom.group").write_text("1")
 
 
 # -- SIGKILL of oomproof at random moments --------------------------------------------------

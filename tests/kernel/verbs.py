@@ -67,9 +67,11 @@ class Oomproof(Launcher):
             "--grace",
             "5",
         ]
-        command = [*prefix, sys.executable, "-m", "oomproof", words[0], *settings, *words[1:]]
+        command = [sys.executable, "-m", "oomproof", words[0], *settings, *words[1:]]
         if inside is not None:
+            # After the prefix, whose own process stays outside, as a container engine does.
             command = ["sh", "-c", f'echo 0 > "{inside}" && exec "$@"', "sh", *command]
+        command = [*prefix, *command]
         environ = {name: value for name, value in os.environ.items() if not name.startswith("OOMPROOF_")}
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ

@@ -86,10 +86,10 @@ class LeafV2(MemoryFilesV2, Leaf):
             swap.write_text("0")
 
     def _kill(self, pids: list[int]) -> None:
-        """All at once where the kernel can (5.14 and newer), so that nothing can fork ahead of us."""
+        """All at once where the kernel can (5.14) and lets us, so that nothing can fork ahead of us."""
         try:
             (self.directory / "cgroup.kill").write_text("1")
-        except FileNotFoundError:
+        except (FileNotFoundError, PermissionError):
             super()._kill(pids)
 
     def remove(self) -> None:
