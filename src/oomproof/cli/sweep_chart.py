@@ -86,7 +86,8 @@ def svg(sweep: Sweep, title: str) -> str:
 
 
 def shortened(title: str) -> str:
-    """What fits above the drawing."""
+    """What fits above the drawing, and into XML: a command line may hold anything."""
+    title = "".join(character if character.isprintable() else "\ufffd" for character in title)
     return title if len(title) <= LONGEST_TITLE else title[: LONGEST_TITLE - 3] + "..."
 
 

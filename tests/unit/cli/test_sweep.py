@@ -92,6 +92,11 @@ def test_a_long_command_is_cut() -> None:
     assert shortened("x" * 81) == "x" * 77 + "..."
 
 
+def test_a_command_that_is_no_text_can_be_drawn() -> None:
+    drawing = svg(SWEEP, "engine \x1b[0m \n \udcff")
+    assert ET.fromstring(drawing.encode()) is not None  # noqa: S314
+
+
 def test_a_sweep_in_which_nothing_worked_can_be_drawn() -> None:
     assert ET.fromstring(svg(Sweep((point(MIB, None),), 137), "x")) is not None  # noqa: S314
     assert ET.fromstring(svg(Sweep((), 130), "x")) is not None  # noqa: S314
