@@ -133,6 +133,9 @@ class History:
         no OperationalError: the file is damaged), HistoryError when a newer oomproof wrote it.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            # For its owner alone, as are SQLite's files beside it then: command lines may hold secrets.
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         return cls(SqliteFile(path))
 
     def close(self) -> None:

@@ -122,10 +122,8 @@ class _Reader:
             summary=self._string(document, "summary"),
             values=tuple(self._values),
             arguments=self._arguments(self._table(document, "arguments")),
-            environment=self._texts(self._table(document, "environment"), "environment."),
-            environment_append=self._texts(
-                self._table(document, "environment-append"), "environment-append."
-            ),
+            environment=self._variables(document, "environment"),
+            environment_append=self._variables(document, "environment-append"),
             config=self._config(self._table(document, "config")),
             overhead=self._sizes(self._table(document, "overhead"), "overhead."),
             settings=self._table(document, "settings"),
@@ -176,6 +174,13 @@ class _Reader:
             keys=keys,
             programs=frozenset(self._strings(table, "programs", "config.")),
         )
+
+    def _variables(self, document: Mapping[str, Any], key: str) -> dict[str, str]:
+        table = self._table(document, key)
+        for name in table:
+            if not name or "=" in name or "\0" in name:
+                self._fail(f"{key}.{name!r}", "no variable can be called so: leave = out, and give it a name")
+        return self._texts(table, key + ".")
 
     def _sizes(self, table: Mapping[str, Any], prefix: str) -> dict[str, int]:
         """A table of fixed sizes, such as ``driver = "300MiB"``."""

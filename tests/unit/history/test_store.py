@@ -2,6 +2,7 @@ import contextlib
 import os
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 from dataclasses import replace
@@ -50,6 +51,14 @@ def test_an_attempt_is_there_before_and_after_its_end(path: Path) -> None:
         '["memory.events: oom_kill 0 -> 1"]',
     )
     assert (ended["verb"], ended["command"]) == ("run", '["engine", "--memory", "{budget}"]')
+
+
+def test_command_lines_are_for_nobody_else_to_read(path: Path) -> None:
+    with History.open(path) as history:
+        history.run_started(RUN)
+        beside = [file for file in path.parent.iterdir() if file.name.startswith(path.name)]
+        assert len(beside) == 3, "the file, its journal and the journal's index"
+        assert {stat.S_IMODE(file.stat().st_mode) for file in beside} == {0o600}
 
 
 def test_a_started_attempt_survives_sigkill_at_once(path: Path) -> None:

@@ -112,6 +112,8 @@ def test_other_sizes_for_values(java: Path) -> None:
         ("first", "frist", "arguments.frist"),
         ("{budget}", "{bugdet}", "environment.LIMIT"),
         ('"{budget}"', "7", "environment.LIMIT"),
+        ("LIMIT", '"A=B"', "environment.'A=B'"),
+        ("OPTIONS", '""', "environment-append.''"),
         ("OPTIONS", "LIMIT", "environment-append.LIMIT"),
         ("[settings]", "[config]\noptions = ['-c']\n[settings]", "config"),
         ("[settings]", "[config]\nset = 1\n[settings]", "config.set"),
