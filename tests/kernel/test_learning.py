@@ -146,3 +146,4 @@ def test_an_interrupted_sweep_ends(environ: dict[str, str]) -> None:
         environ=environ,
     )
     assert done.returncode == 128 + 15, done.stderr
+    assert done.stdout.splitlines()[1:] == ["stopped before its end"]

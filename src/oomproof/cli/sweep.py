@@ -44,6 +44,8 @@ class Sweep:
 
     points: tuple[Point, ...]
     exit_status: int
+    is_complete: bool = True
+    """Whether every budget had its turn; False after a stop."""
 
     @property
     def unit(self) -> str:
@@ -64,6 +66,7 @@ class Sweep:
         return {
             "schema_version": SCHEMA_VERSION,
             "exit_status": self.exit_status,
+            "complete": self.is_complete,
             "rate_unit": self.unit,
             "knee_bytes": self.knee.budget_bytes if self.knee else None,
             "sweep": [
@@ -116,7 +119,7 @@ def sweep(
         )
         status = result.exit_status
         if not result.attempts or result.attempts[-1].judgement.verdict is Verdict.STOPPED:
-            return Sweep(tuple(points), status)
+            return Sweep(tuple(points), status, is_complete=False)
         points.append(point_of(result))
     return Sweep(tuple(points), 0 if any(point.succeeded for point in points) else status)
 

@@ -23,7 +23,8 @@ def lines(sweep: Sweep) -> list[str]:
     rows = [(format_size(point.budget_bytes), _words(point), _bar(point, best)) for point in sweep.points]
     size, rate = (max((len(row[column]) for row in rows), default=0) for column in (0, 1))
     drawn = [f"{row[0]:>{size}}  {row[1]:>{rate}}  {row[2]}".rstrip() for row in rows]
-    return [f"rate ({sweep.unit}) by budget:", *drawn, *_knee(sweep)]
+    stop = [] if sweep.is_complete else ["stopped before its end"]
+    return [f"rate ({sweep.unit}) by budget:", *drawn, *_knee(sweep), *stop]
 
 
 def _words(point: Point) -> str:
@@ -41,7 +42,7 @@ def _bar(point: Point, best: float) -> str:
 def _knee(sweep: Sweep) -> list[str]:
     knee = sweep.knee
     if knee is None or knee.rate is None:
-        return ["no budget worked"]
+        return ["no budget worked"] if sweep.points else []
     size = format_size(knee.budget_bytes)
     return [f"from {size} on, {KNEE_PERCENT} % or more of the best rate ({knee.rate:.4g})"]
 

@@ -76,6 +76,18 @@ def test_a_terminal_sees_bars_and_where_memory_ends() -> None:
     assert lines(Sweep((point(MIB, None),), 137))[-1] == "no budget worked"
 
 
+def test_a_sweep_that_was_stopped_says_so_and_blames_no_budget() -> None:
+    before_the_first = Sweep((), 130, is_complete=False)
+    assert lines(before_the_first)[1:] == ["stopped before its end"]
+    later = Sweep(SWEEP.points[:2], 130, is_complete=False)
+    assert lines(later)[-2:] == [
+        "from 512.00 MiB on, 95 % or more of the best rate (10)",
+        "stopped before its end",
+    ]
+    assert later.as_json()["complete"] is False
+    assert SWEEP.as_json()["complete"] is True
+
+
 def test_the_drawing_has_a_mark_for_each_budget() -> None:
     drawing = ET.fromstring(svg(SWEEP, "engine <&> {budget}"))  # noqa: S314
     texts = [element.text for element in drawing.iter() if element.text and element.text.strip()]
