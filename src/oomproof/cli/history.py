@@ -67,17 +67,26 @@ def run(args: argparse.Namespace) -> int:
 def _open(target: Path | str) -> Iterator[History]:
     """Raises HistoryError for whatever keeps it from being used."""
     try:
-        with opened(target, output.warning, replace_any=False) as history:
-            yield history
-    except (UsageError, BrokenPipeError):
-        raise
+        history = opened(target, output.warning, replace_any=False)
+    except OSError as error:
+        raise _unusable(target, error.strerror or str(error)) from error
     except Exception as error:
-        if not isinstance(error, OSError | HistoryError) and not is_database_error(error):
+        if not isinstance(error, HistoryError) and not is_database_error(error):
             raise
-        why = " ".join(str(error).split())
-        raise HistoryError(
-            f"the history {printable_target(target)} cannot be used ({why}): {REMEDY}"
-        ) from error
+        raise _unusable(target, str(error)) from error
+    # An OSError from here on is of what is read or written beside it, such as stdout.
+    try:
+        with history:
+            yield history
+    except Exception as error:
+        if not is_database_error(error):
+            raise
+        raise _unusable(target, str(error)) from error
+
+
+def _unusable(target: Path | str, why: str) -> HistoryError:
+    reason = " ".join(why.split())
+    return HistoryError(f"the history {printable_target(target)} cannot be used ({reason}): {REMEDY}")
 
 
 # -- show -----------------------------------------------------------------------------------
@@ -217,11 +226,10 @@ def _file(names: list[str], mode: str) -> Iterator[IO[str]]:
         yield sys.stdin if mode == "r" else sys.stdout
         return
     try:
-        file = Path(name).open(mode, encoding="utf-8")  # noqa: SIM115
-    except OSError as error:
+        with Path(name).open(mode, encoding="utf-8") as file:
+            yield file
+    except OSError as error:  # a disk without room shows as late as that
         raise UsageError(f"{name}: {error.strerror}: give another file, or {STANDARD}") from error
-    with file:
-        yield file
 
 
 ACTIONS: dict[str, Callable[[History | None, argparse.Namespace], None]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,11 @@ import pytest
 from oomproof.cli import main
 from oomproof.history.store import History, key_of
 from oomproof.units import GIB, MIB
+from unit.cli.test_usage import OOMPROOF, full
 from unit.history.test_learning import LIVED, remember
 from unit.history.test_store import KILLED, RUN
+
+__all__ = ["full"]
 
 LARGE = replace(RUN, tag="large", recipe="jvm")
 
@@ -135,6 +139,33 @@ def test_a_file_of_somebody_else_is_left_alone(
     line = complaint(capsys, "--history", str(notes))
     assert f"the history {notes} cannot be used (it is something else than a history)" in line
     assert notes.read_text() == "my notes\n" * 100
+
+
+def test_a_disk_without_room_for_the_export_is_not_held_against_the_history(
+    runs: Path, full: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = complaint(capsys, "export", str(full))
+    assert line == f"oomproof: error: {full}: No space left on device: give another file, or -"
+
+
+def test_a_stdout_without_room_is_not_held_against_the_history(runs: Path, full: Path) -> None:
+    with full.open("w") as stdout:
+        done = subprocess.run(
+            [*OOMPROOF, "history", "--history", str(runs)],
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 125
+    assert "No space left on device" in done.stderr
+    assert "the history" not in done.stderr
+
+
+def test_a_directory_is_no_history(tmp_path: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"the history {tmp_path} cannot be used (Is a directory): " in complaint(
+        capsys, "--history", str(tmp_path)
+    )
 
 
 def test_what_makes_no_sense_is_refused(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
