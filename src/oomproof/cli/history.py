@@ -21,7 +21,7 @@ from oomproof.errors import HistoryError, UsageError
 from oomproof.history.model import Summary, printable_target
 from oomproof.history.record import REMEDY, is_database_error, opened
 from oomproof.plan.bracket import Bracket, bracket_of
-from oomproof.units import format_size
+from oomproof.units import count, format_size
 
 if TYPE_CHECKING:
     from oomproof.history.store import History
@@ -167,7 +167,7 @@ def _forget(history: History | None, args: argparse.Namespace) -> None:
     if args.json:
         output.print_json({"schema_version": SCHEMA_VERSION, "forgotten_runs": forgotten})
     else:
-        print(f"{forgotten} runs forgotten")
+        print(f"{count(forgotten, 'run')} forgotten")
 
 
 def _chosen(history: History, names: list[str]) -> list[Summary]:
@@ -207,7 +207,7 @@ def _import(history: History | None, args: argparse.Namespace) -> None:
             {"schema_version": SCHEMA_VERSION, "imported_runs": taken, "runs_known_before": known}
         )
     else:
-        print(f"{taken} runs taken in, {known} were here already")
+        print(f"{count(taken, 'run')} taken in, {known} here already")
 
 
 def _run_in(line: str) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _learned(planned: Planned, command: Sequence[str], settings: dict[str, Any]) -> Plan:
-    """The plan that `run` would start `command` with; nothing is written down.
+    """The plan that `run` would start `command` with, attempts without an end apart; nothing is written down.
 
     As there, a history that nobody named is no reason to fail. Raises HistoryError for a file that was.
     """

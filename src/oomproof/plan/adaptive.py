@@ -274,7 +274,8 @@ def _below(budget: int, smaller: int | None) -> int | None:
 
 def _fitted(bounds: Bounds, size: int, reason: str, otherwise: int) -> Choice:
     fitting = bounds.fit(size)
-    return Choice(otherwise if fitting is None else fitting, reason)
+    chosen = otherwise if fitting is None else fitting
+    return Choice(chosen, reason if chosen == size else f"{reason}, as far as floor, cap and steps allow")
 
 
 def with_choice(plan: Plan, choice: Choice) -> Plan:

@@ -93,7 +93,7 @@ def test_a_key_can_be_shortened(runs: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_only_what_was_named_is_forgotten(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(capsys, "forget", key_of(RUN)) == "1 runs forgotten\n"
+    assert said(capsys, "forget", key_of(RUN)) == "1 run forgotten\n"
     assert [each["key"] for each in keys(capsys)] == [key_of(LARGE)]
     assert "say what to forget" in complaint(capsys, "forget")
     assert "no key begins with 'zz'" in complaint(capsys, "forget", "zz")
@@ -109,8 +109,8 @@ def test_what_was_exported_is_taken_in_once(
     assert exported.read_text() == said(capsys, "export")
     elsewhere = str(tmp_path / "elsewhere" / "history")
     into = ["--history", elsewhere]
-    assert said(capsys, *into, "import", str(exported)) == "2 runs taken in, 0 were here already\n"
-    assert said(capsys, *into, "import", str(exported)) == "0 runs taken in, 2 were here already\n"
+    assert said(capsys, *into, "import", str(exported)) == "2 runs taken in, 0 here already\n"
+    assert said(capsys, *into, "import", str(exported)) == "0 runs taken in, 2 here already\n"
     with History.open(Path(elsewhere)) as history, History.open(runs) as origin:
         assert list(history.export()) == list(origin.export())
 

@@ -105,7 +105,7 @@ def test_a_file_moves_to_the_server_and_back(
     assert main(["history", "--history", fleet, "export", exported]) == 0
     assert main(["history", "--history", str(tmp_path / "h"), "import", exported]) == 0
     assert main(["history", "--history", fleet, "import", exported]) == 0
-    assert "0 runs taken in, 1 were here already" in capsys.readouterr().out
+    assert "0 runs taken in, 1 here already" in capsys.readouterr().out
     with History.open(tmp_path / "h") as file, open_fleet(fleet) as there:
         assert list(file.export()) == list(there.export())
         assert file.summaries() == there.summaries()

@@ -162,6 +162,14 @@ def test_a_program_that_was_held_small_once_grows_again(peak: int) -> None:
     assert seen[-1].budget_bytes == 970
 
 
+def test_a_known_good_budget_above_the_cap_is_not_called_so() -> None:
+    start = plan(1000, 700)
+    lessons = lessons_of(start, [Observation(600, True, 50, 60.0, HOUR)])
+    choice = first_budget(start, bounds_of(start, cap_bytes=300), lessons, retries=3)
+    assert choice.budget_bytes == 300
+    assert choice.reason.endswith("as far as floor, cap and steps allow")
+
+
 def test_where_nothing_died_the_plan_stands_even_without_a_retry() -> None:
     assert later(1000, [Observation(100, True, 50, 60.0, HOUR)], retries=0) == 970
 
