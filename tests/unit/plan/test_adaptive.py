@@ -236,11 +236,13 @@ def test_every_budget_is_within_bounds_and_every_descent_falls(
 ) -> None:
     start = plan(budget + margin, margin)
     floor, steps = min(wishes[0], budget), tuple(sorted(step for step in wishes[1] if step <= budget))
+    if steps:
+        steps = (*steps, budget)  # as a plan makes it
     bounds = bounds_of(start, floor_bytes=floor, steps=steps)
     lessons = lessons_of(start, found)
     first = first_budget(start, bounds, lessons, retries=retries).budget_bytes
-    if found and not steps:
-        assert floor <= first <= max(bounds.ceiling_bytes, lessons.bracket.good_bytes or 0)
+    assert floor <= first <= bounds.ceiling_bytes <= start.allowed_bytes
+    assert not steps or first in steps
     died = [first]
     for left in itertools.count(9, -1):
         following = next_budget(start, bounds, lessons, died, retries_left=max(left, 1))
