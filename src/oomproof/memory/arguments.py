@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import threading
 import time
 
 from oomproof.errors import UsageError
@@ -15,6 +16,21 @@ def plain_size(size: int, name: str = "size") -> int:
     if plain < 0:
         raise UsageError(f"{name}={plain} makes no sense: give bytes from 0 up")
     return plain
+
+
+def plain_count(count: int, name: str) -> int:
+    """`count` as a plain int from 1 up; TypeError for what is no integer, UsageError below 1."""
+    plain = int(operator.index(count))
+    if plain < 1:
+        raise UsageError(f"{name}={plain} makes no sense: give a number from 1 up")
+    return plain
+
+
+def pause(seconds: float, name: str) -> float:
+    """Something to sleep for between two looks; UsageError for what would not be slept at all."""
+    if not 0 < seconds <= threading.TIMEOUT_MAX:  # not a number is neither
+        raise UsageError(f"{name}={seconds} makes no sense: give seconds above 0, such as 1 or 0.5")
+    return seconds
 
 
 def plain_owner(owner: str) -> str:

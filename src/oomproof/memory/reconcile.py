@@ -14,6 +14,7 @@ from typing import Self
 from oomproof.limits.accounts import read_cgroup_accounts, read_process_accounts
 from oomproof.limits.files import Tree
 from oomproof.memory.alarm import Alarm, TotalFollower
+from oomproof.memory.arguments import pause, plain_count
 from oomproof.memory.budget import MemoryBudget
 from oomproof.memory.drift import REMEDIES, DriftReport, Observation, compare
 from oomproof.memory.heap import read_heap
@@ -53,10 +54,10 @@ class Reconciler:
     ) -> None:
         self._budget = budget
         self._tree = Tree(root)
-        self._interval = interval_seconds
+        self._interval = pause(interval_seconds, "interval_seconds")
         self._on_drift = on_drift
         self._metric = metric
-        self._alarm = Alarm(threshold_bytes, looks)
+        self._alarm = Alarm(plain_count(threshold_bytes, "threshold_bytes"), plain_count(looks, "looks"))
         self._follower = TotalFollower(min_total_bytes) if adjust_total else None
         self._looking = threading.Lock()
         self._stopped = threading.Event()

@@ -174,6 +174,8 @@ def test_what_makes_no_sense_is_told(budget: MemoryBudget, pool: PinnedPool) -> 
         pool.take(1.5)  # type: ignore[arg-type]
     with pytest.raises(PoolError, match="max_waste is -1"):
         PinnedPool(budget, max_waste=-1)
+    with pytest.raises(PoolError, match="pool 'pinned' has no backend"):
+        PinnedPool(budget, backend=())
 
 
 def test_what_is_idle_for_long_is_freed_by_itself(budget: MemoryBudget) -> None:

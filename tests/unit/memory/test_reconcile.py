@@ -9,10 +9,11 @@ import mmap
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from oomproof.errors import PinningUnavailable
+from oomproof.errors import PinningUnavailable, UsageError
 from oomproof.limits.accounts import read_cgroup_accounts, read_process_accounts
 from oomproof.limits.files import Tree
 from oomproof.memory import DriftReport, MemoryBudget, PinnedPool, Reconciler, trim_heap
@@ -43,6 +44,22 @@ def planted() -> Iterator[list[mmap.mmap]]:
     for memory in leaks:
         memory.close()
     gc.collect()
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        *({"interval_seconds": seconds} for seconds in (0, -1, float("nan"), float("inf"), 1e30)),
+        *({"threshold_bytes": size} for size in (0, -1)),
+        *({"looks": looks} for looks in (0, -1)),
+    ],
+    ids=str,
+)
+def test_a_watch_that_would_not_sleep_or_always_tell_is_refused(
+    budget: MemoryBudget, wish: dict[str, Any]
+) -> None:
+    with pytest.raises(UsageError, match=f"{next(iter(wish))}=.* makes no sense: give "):
+        Reconciler(budget, **wish)
 
 
 def test_a_planted_leak_is_named_within_five_seconds_and_its_end_too(

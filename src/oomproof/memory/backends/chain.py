@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from oomproof.errors import PinningUnavailable
+from oomproof.errors import PinningUnavailable, PoolError
 from oomproof.limits.model import Notice
 from oomproof.memory.backends import Backend, Region, backend_named
 
@@ -18,13 +18,15 @@ class BackendChain:
     def __init__(self, wanted: str | Backend | Sequence[str | Backend], pool: str) -> None:
         """`wanted`: names, or objects of the caller's; `pool`: for messages.
 
-        Raises PinningUnavailable when none of them can be used here.
+        Raises PinningUnavailable when none of them can be used here, PoolError where none is named.
         """
         self.notices: list[Notice] = []
         """What stood in for what, and why; each reason once."""
         self._pool = pool
         self._backends: list[Backend] = []
         chain = [wanted] if isinstance(wanted, str) or not isinstance(wanted, Sequence) else wanted
+        if not chain:
+            raise PoolError(f"pool {pool!r} has no backend: name one, such as 'mlock' or 'heap'")
         for position, backend in enumerate(chain):
             try:
                 self._backends.append(backend_named(backend) if isinstance(backend, str) else backend)
