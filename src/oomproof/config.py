@@ -7,6 +7,8 @@ A setting named ``margin_floor`` is the flag ``--margin-floor``, the variable
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 ENVIRONMENT_PREFIX = "OOMPROOF_"
 CONFIG_VARIABLE = "OOMPROOF_CONFIG"
+LARGEST_FILE_BYTES = 16 << 20
+"""Of what people write, and of templates: a file beyond that, such as a device, may have no end."""
 NOT_SETTINGS = frozenset(
     ENVIRONMENT_PREFIX + name
     for name in (
@@ -258,11 +262,20 @@ def _parse(setting: Setting, value: object, where: str) -> Value:
         raise ConfigError(f"{where}: {value!r} cannot be used: {error}") from error
 
 
+def read_whole(path: Path) -> bytes:
+    """The file `path`. Raises OSError, also for one above LARGEST_FILE_BYTES, of which no more is read."""
+    with path.open("rb") as file:
+        content = file.read(LARGEST_FILE_BYTES + 1)
+    if len(content) > LARGEST_FILE_BYTES:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    return content
+
+
 def _read_file(path: Path, settings: Sequence[Setting]) -> dict[str, object]:
     import tomllib  # noqa: PLC0415 - most starts have no file
 
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(read_whole(path).decode())
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}: name a readable TOML file with --config") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

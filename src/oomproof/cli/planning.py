@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oomproof.config import read_whole
 from oomproof.errors import ConfigError, OomproofError, ProbeError
 from oomproof.limits import detect_limits, with_leaf_limit
 from oomproof.limits.model import LimitReport
@@ -101,7 +102,7 @@ def _probe(
 
 def _read_result(path: Path) -> ProbeResult:
     try:
-        return ProbeResult.from_json(json.loads(path.read_bytes()))
+        return ProbeResult.from_json(json.loads(read_whole(path)))
     except OSError as error:
         raise ConfigError(
             f"--probe-result {path}: {error.strerror}: make it with oomproof probe --json"

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from oomproof.config import read_whole
 from oomproof.errors import ConfigError, UsageError
 from oomproof.recipes.expression import Expression, is_name
 from oomproof.recipes.model import GIVEN, Arguments, ConfigFile, Recipe, Value
@@ -54,7 +55,7 @@ def load(name: str, places: Iterable[Path]) -> Recipe:
 def read(path: Path) -> Recipe:
     """The recipe in the file `path`."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(read_whole(path).decode())
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}: name a recipe or a readable TOML file") from error
     except (ValueError, RecursionError) as error:  # no TOML, no text, numbers or lists beyond all measure

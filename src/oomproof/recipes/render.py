@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from oomproof.config import read_whole
 from oomproof.errors import ConfigError
 from oomproof.template import fields, fill, is_field
 
@@ -29,7 +30,7 @@ def render(rendering: Rendering, values: Mapping[str, int]) -> None:
     """Make the target of the template. Raises ConfigError that names the file at fault."""
     source = rendering.source
     try:
-        template = source.read_bytes().decode("utf-8", "surrogateescape")
+        template = read_whole(source).decode("utf-8", "surrogateescape")
         like = source.stat()
     except OSError as error:
         raise ConfigError(f"--render {source}: {error.strerror}: give a template that can be read") from error

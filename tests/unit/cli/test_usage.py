@@ -206,6 +206,26 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
 RUN_ECHO = [*OOMPROOF, "run", "--no-leaf", "--history", "none", "--", "sh", "-c", "echo started; exit 3"]
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "--config", "/dev/zero", "--", "true"],
+        ["run", "--recipe", "/dev/zero", "--", "true"],
+        ["run", "--history", "none", "--no-leaf", "--render", "/dev/zero:{tmp}/out", "--", "true"],
+        ["plan", "--probe-result", "/dev/zero"],
+    ],
+    ids=lambda arguments: arguments[-3] if arguments[-1] == "true" else arguments[-1],
+)
+def test_a_file_without_an_end_is_refused_before_it_fills_the_memory(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    # Should it be read whole all the same, the test ends and the machine lives.
+    limited = ["sh", "-c", 'ulimit -v 1000000; exec "$@"', "sh", *OOMPROOF]
+    command = [*limited, *(word.replace("{tmp}", str(tmp_path)) for word in arguments)]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, "/dev/zero: File too large: " in done.stderr) == (2, True), done.stderr
+
+
 @pytest.fixture
 def full(tmp_path: Path) -> Path:
     """A device without room."""
