@@ -279,7 +279,10 @@ def _in_parallel(address: int, size: int, most_threads: int, populate: Callable[
     for ended in ends:
         ended.acquire()
     for ended in ends[1:]:
-        _thread.start_new_thread(work, (ended,))
+        try:
+            _thread.start_new_thread(work, (ended,))
+        except RuntimeError:  # pids.max, or no address space for its stack: those that run do its pieces
+            ended.release()
     work(ends[0])
     for ended in ends:
         ended.acquire()

@@ -130,6 +130,23 @@ def test_threads_populate_at_the_same_time() -> None:
     assert toucher._in_parallel(0, 3 * toucher._PIECE, 3, populate) == 0
 
 
+def test_threads_that_cannot_be_had_leave_their_pieces_to_the_others() -> None:
+    pieces: list[int] = []
+
+    def populate(start: int, _: int) -> int:
+        pieces.append(start)
+        return 0
+
+    before = threading.stack_size(1 << 47)  # more than there are addresses
+    try:
+        with pytest.raises(RuntimeError):
+            threading.Thread(target=print).start()
+        assert toucher._in_parallel(0, 8 * toucher._PIECE, 4, populate) == 0
+    finally:
+        threading.stack_size(before)
+    assert pieces == [number * toucher._PIECE for number in range(8)]
+
+
 def test_the_first_error_ends_all_threads() -> None:
     pieces: list[int] = []
 
