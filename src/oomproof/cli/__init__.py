@@ -9,6 +9,7 @@ Exit codes common to all verbs are those of `oomproof.errors`.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -80,8 +81,6 @@ def build_parser(verb: str | None) -> argparse.ArgumentParser:
 
 def _columns() -> int:
     """Width of the terminal that help is written to."""
-    import os
-
     told = os.environ.get("COLUMNS", "")
     if told.isdecimal() and int(told) > 0:
         return int(told)
@@ -95,9 +94,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the ``oomproof`` command; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     verb = next((word for word in arguments if not word.startswith("-")), None)
+    _occupy_standard_streams()
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals()) if verb in LAUNCHING_VERBS else None
         return _run(verb, arguments, signals)
+
+
+def _occupy_standard_streams() -> None:
+    """Where stdin, stdout or stderr is closed, nothing that we open may take its number: what is written
+    to stderr would end up in our own pipe of signals. Programs that we start find it closed all the same."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)  # takes the lowest number that is free: this one
 
 
 def _run(verb: str | None, arguments: Sequence[str], signals: Signals | None) -> int:

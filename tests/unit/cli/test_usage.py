@@ -246,6 +246,18 @@ def test_a_stderr_that_takes_nothing_costs_lines_and_not_the_program(full: Path,
     assert (done.returncode, done.stdout) == (3, b"started\n")
 
 
+@pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_stay_closed_and_are_mistaken_for_none_of_ours(closed: str, tmp_path: Path) -> None:
+    """The two bytes, read as signals, would be SIGTERM and no signal at all."""
+    look = "for n in 0 1 2; do [ ! -e /proc/$$/fd/$n ] || found=$found$n; done"
+    program = f"{look}; echo $found > {tmp_path}/open; printf '\\017A' >&2; exit 5"
+    run = [*OOMPROOF, "run", "--no-leaf", "--history", "none", "--oom-pattern", "x", "--", "sh", "-c", program]
+    done = subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", *run], capture_output=True, check=False)
+    assert done.returncode == 5
+    left_open = ("" if "<&-" in closed else "0") + ("" if " >&-" in closed else "1") + "2"
+    assert (tmp_path / "open").read_text().strip() == left_open
+
+
 def test_what_the_kernel_refuses_is_one_line(full: Path) -> None:
     check = ["sh", "-c", f'exec "$@" >"{full}"', "sh", *OOMPROOF, "check"]
     done = subprocess.run(check, stderr=subprocess.PIPE, check=False)
