@@ -40,7 +40,9 @@ def run(scenario: dict[str, Any]) -> int:
     }
     words = attempt.get("own_words", {})
     attempt["own_words"] = OwnWords(
-        patterns=tuple(words.get("patterns", ())), full_tmpfs=words.get("full_tmpfs", False)
+        exit_codes=frozenset(words.get("exit_codes", ())),
+        patterns=tuple(words.get("patterns", ())),
+        full_tmpfs=words.get("full_tmpfs", False),
     )
     policy = RunPolicy(
         **{"retries": len(budgets) - 1, **scenario["policy"]}, attempt=AttemptPolicy(**attempt)

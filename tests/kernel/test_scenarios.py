@@ -125,6 +125,16 @@ def test_sigbus_on_a_full_tmpfs_is_a_lack_of_memory_where_that_was_asked_for(
     )
 
 
+@pytest.mark.parametrize("program", ["kill -ABRT $$", "(kill -ABRT $BASHPID); exit $?"], ids=["itself", "its child"])
+def test_a_program_that_aborts_when_memory_ran_out_is_known_by_the_status_of_a_shell(
+    launcher_of: LauncherOf, program: str
+) -> None:
+    launcher = launcher_of(
+        in_64_mib("bash", "-c", program, budgets=(TOO_MUCH,), own_words={"exit_codes": [134]})
+    )
+    assert [verdict for verdict, _, _ in ended(launcher)] == ["in_process_oom"]
+
+
 MEMORY_ERROR = "import sys; bytearray(int(sys.argv[1]) * 4)"
 
 

@@ -295,7 +295,7 @@ class OwnWords:
     """Rules that were asked for about what a program says itself about a lack of memory."""
 
     exit_codes: frozenset[int] = frozenset()
-    """For example 3 of a JVM with ExitOnOutOfMemoryError, 134 of Node."""
+    """As a shell reports them: 3 of a JVM with ExitOnOutOfMemoryError, 134 of Node (128 + SIGABRT)."""
     patterns: tuple[str, ...] = ()
     """Regular expressions on stderr, for example ``CUDA out of memory``, ``std::bad_alloc``."""
     full_tmpfs: bool = False

@@ -27,9 +27,10 @@ def judge_words(
     said = [
         (f"stderr matched {pattern!r}", Confidence.HIGH if failed else Confidence.LOW) for pattern in found
     ]
-    if exit_.code in rules.exit_codes:
+    # As a shell reports it: 134 is SIGABRT, by which Node ends itself.
+    if exit_.status in rules.exit_codes:
         # With a matching line both agree; alone the code may have other reasons.
-        said.append((f"exit code {exit_.code} stands for a lack of memory by rule", Confidence.MEDIUM))
+        said.append((f"exit code {exit_.status} stands for a lack of memory by rule", Confidence.MEDIUM))
     if rules.full_tmpfs and full_tmpfs and exit_.status == _SHELL_SIGBUS:
         said.append((f"SIGBUS, and the tmpfs at {', '.join(full_tmpfs)} is full", Confidence.HIGH))
     return tuple(said)

@@ -10,7 +10,7 @@ import pytest
 from oomproof.launch.model import Confidence, Exit, OwnWords
 from oomproof.launch.own_words import StderrRelay, judge_words
 
-RULES = OwnWords(frozenset({3}), ("MemoryError",))
+RULES = OwnWords(frozenset({3, 134}), ("MemoryError",))
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,9 @@ RULES = OwnWords(frozenset({3}), ("MemoryError",))
         (Exit(1), ("MemoryError",), [Confidence.HIGH]),
         (Exit(0), ("MemoryError",), [Confidence.LOW]),
         (Exit(3), ("MemoryError",), [Confidence.HIGH, Confidence.MEDIUM]),
-        (Exit(signal=6), ("MemoryError",), [Confidence.HIGH]),
+        (Exit(signal=6), ("MemoryError",), [Confidence.HIGH, Confidence.MEDIUM]),
+        (Exit(134), (), [Confidence.MEDIUM]),
+        (Exit(signal=9), (), []),
     ],
 )
 def test_rules(exit_: Exit, found: tuple[str, ...], confidences: list[Confidence]) -> None:
