@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from oomproof.leaf import Leaf
+from oomproof.limits.mounts import unescape
 from oomproof.units import format_size
 
 MOUNTS = Path("/proc/self/mounts")
@@ -76,11 +77,11 @@ def userspace_killer(cgroups: Iterable[Path]) -> str | None:
 def full_tmpfs(mounts: Path = MOUNTS) -> tuple[str, ...]:
     """Where a tmpfs is mounted in which nothing can grow any more."""
     full = []
-    for line in mounts.read_text(errors="surrogateescape").splitlines():
-        _, directory, kind, options, *_ = line.split(" ")
-        if kind != "tmpfs" or "ro" in options.split(","):
+    for line in mounts.read_bytes().splitlines():
+        _, escaped, kind, options, *_ = line.split(b" ")
+        if kind != b"tmpfs" or b"ro" in options.split(b","):
             continue
-        directory = directory.encode("latin-1", "surrogateescape").decode("unicode_escape")
+        directory = os.fsdecode(unescape(escaped))
         try:
             state = os.statvfs(directory)
         except OSError:

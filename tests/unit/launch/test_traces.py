@@ -38,10 +38,12 @@ def test_only_a_tmpfs_that_could_grow_is_full(tmp_path: Path) -> None:
     """None of these can be full: not mounted there, read-only, another file system, room left."""
     mounts = tmp_path / "mounts"
     (tmp_path / "a b").mkdir()
+    (tmp_path / "данные").mkdir()
     mounts.write_text(
         f"tmpfs /no/such/place tmpfs rw,nosuid 0 0\n"
         f"tmpfs /proc/acpi tmpfs ro,relatime 0 0\n"
         f"proc /proc proc rw 0 0\n"
         f"tmpfs {tmp_path}/a\\040b tmpfs rw 0 0\n"
+        f"tmpfs {tmp_path}/данные tmpfs rw 0 0\n"
     )
     assert full_tmpfs(mounts) == ()
