@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -164,3 +166,28 @@ def test_waiting_for_readiness_keeps_the_launcher_small_and_afterwards_it_sleeps
     status = oomproof.proc_status()
     assert int(status["voluntary_ctxt_switches"]) == before[1]
     assert int(status["VmRSS"].split()[0]) < 18 * 1024, "KiB"
+
+
+TO_ITSELF = """
+import fcntl, socket, struct
+from pathlib import Path
+from oomproof.launch.readiness import parse_target
+from oomproof.launch.sidecar import answered_by_a_stranger
+SIOCSIFFLAGS, UP = 0x8914, 1
+fcntl.ioctl(socket.socket(), SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", UP))
+ports = Path("/proc/sys/net/ipv4/ip_local_port_range")
+ports.write_text("40001 40001")
+assert socket.create_connection(("127.0.0.1", 40001)), "the kernel connects a socket to itself"
+ports.write_text("40003 40003")
+print(answered_by_a_stranger(parse_target("tcp://127.0.0.1:40003")))
+listener = socket.create_server(("127.0.0.1", 40005))
+print(answered_by_a_stranger(parse_target("tcp://127.0.0.1:40005")))
+"""
+
+
+def test_a_question_that_the_kernel_connects_to_itself_is_answered_by_nobody() -> None:
+    """Of the ports that it gives by itself, one in some thousands is the very one that is asked at."""
+    done = subprocess.run(
+        ["unshare", "--net", sys.executable, "-c", TO_ITSELF], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["False", "True"], done.stderr

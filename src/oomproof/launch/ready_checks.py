@@ -178,11 +178,19 @@ class ConnectCheck:
         # EPROTOTYPE: a socket of another type is bound there, and its owner lives.
         if number not in (0, errno.EPROTOTYPE):
             self._refused(number)
+        elif number == 0 and self._talks_to_itself():
+            self._refused(errno.ECONNREFUSED)
         elif self._request:
             self._connected = True
         else:
             self._said(True, "")
             self._close()
+
+    def _talks_to_itself(self) -> bool:
+        """The kernel may give us as our own port the one that we ask at: where nobody listens, that connects."""
+        if self._socket is None or self._socket.family == socket.AF_UNIX:
+            return False
+        return bool(self._socket.getsockname() == self._socket.getpeername())
 
     def _refused(self, number: int) -> None:
         self._close()
