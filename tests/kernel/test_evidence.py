@@ -15,6 +15,7 @@ import pytest
 from kernel.launching import HOG_IN_SHELL, PATIENCE_S, UNDER_EMULATION, Launcher, Scenario, wait_until
 from oomproof.launch import process_control
 from oomproof.launch.counters import LeafCounters
+from oomproof.launch.kill_watch import KillWatch
 from oomproof.leaf import Leaf, make_leaf
 from oomproof.limits.discovery import find_memory_cgroup
 from oomproof.units import MIB
@@ -89,6 +90,21 @@ def test_a_leaf_that_somebody_removed_tells_what_was_seen_before(seen: bool) -> 
     assert (kills.delta if kills else None) == (1 if seen else None)
     assert counters.kills_so_far() == seen
     assert counters.watch() is None
+
+
+def test_a_kill_in_a_leaf_is_noticed_also_where_the_kernel_has_no_notification_to_spare(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with make_leaf("test") as leaf:
+        leaf.set_limit(LIMIT)
+        counters = LeafCounters(leaf)
+        monkeypatch.setattr(counters, "watch", lambda: None)
+        kills = KillWatch(counters)
+        kills.begin()
+        assert not list(kills.wants())
+        subprocess.run(["sh", "-c", f"echo 0 > {leaf.join_path}; exec {DYING_HOG}"], check=False)
+        wait_until(lambda: kills.turn(set()), "the kill to be noticed")
+        assert kills.due() is None
 
 
 def as_nobody(task: Callable[[], bool]) -> bool:

@@ -76,7 +76,7 @@ def counters_for(leaf: Leaf | None) -> Counters | None:
 class LeafCounters:
     """Of a leaf that holds the attempt alone."""
 
-    look_every_s: float | None = None
+    look_every_s: float | None = 0.9
 
     def __init__(self, leaf: Leaf) -> None:
         self._leaf = leaf
@@ -105,7 +105,7 @@ class LeafCounters:
         try:
             return self._leaf.watch()
         except OSError:
-            return None  # the kernel has no notification to spare: kills are found at the end
+            return None  # the kernel has no notification to spare
 
     def acknowledge(self, fd: int) -> None:
         """See `Counters`."""
