@@ -1,12 +1,14 @@
 """What follows the end of an attempt: a smaller budget, a larger one, the same again, or nothing. Pure.
 
-After a lack of memory the budget shrinks by the caller's rule. Two findings stand above that rule:
+After a lack of memory the budget shrinks by the caller's rule. Three findings stand above that rule:
 
 - *A lower bound.* A program that ran out of memory with more, and with less fails in another way
   that it did not fail in before, most likely says "needs at least ...". The next budget lies between
   the two, as long as a gap is left that is worth an attempt.
 - *No effect.* Half the budget or less, and it died at the same peak no later: it does not keep to
   its budget, and no smaller one will help. See docs/decisions/0009-a-budget-without-effect.md.
+- *The budget itself ran out.* A program that says itself that memory ran out (a Java heap, say), no later
+  and at a peak that fell along with its budget, keeps to its budget and needs a larger one.
 
 Not covered: how much smaller (`oomproof.plan`), pauses and crash loops (`restart`).
 """
@@ -64,13 +66,14 @@ def decide(
     """
     last = attempts[-1]
     lacks = [attempt for attempt in attempts if is_lack(attempt, ok_with_kills=ok_with_kills)]
-    used = len(lacks) + sum(1 for attempt in attempts[:-1] if _was_raised(attempt))
+    used = len(lacks) + sum(1 for attempt in attempts[:-1] if _was_raised(attempt) and attempt not in lacks)
     if lacks and lacks[-1] is last:
         return _after_lack(attempts, lacks, used, retries, next_budget)
     if _is_lower_bound(last, attempts[:-1], lacks):
         return _after_refusal(last, lacks, used, retries)
     if wants_restart(restart, last):
-        pause_s = pause_before_restart(restart, attempts)
+        others = [attempt for attempt in attempts if attempt not in lacks]
+        pause_s = pause_before_restart(restart, others)
         if pause_s is None:
             return Next(gave_up=f"{restart.early_deaths} early deaths in a row are a crash loop")
         return Next(last.budget_bytes, pause_s)
@@ -88,6 +91,8 @@ def _after_lack(
     budget = format_size(last.budget_bytes)
     if (reason := _without_effect(lacks)) is not None:
         return Next(gave_up=reason)
+    if (earlier := _ran_out_of_budget(lacks)) is not None:
+        return _after_own_end(earlier, lacks, used, retries)
     if used > retries:
         return Next(
             gave_up=f"{count(len(lacks), 'attempt')} ran out of memory, the last with {budget}"
@@ -100,6 +105,19 @@ def _after_lack(
     if smaller is None:
         return Next(gave_up=f"no budget below {budget} is worth trying{_suspicion(lacks)}")
     return Next(smaller)
+
+
+def _after_own_end(earlier: Attempt, lacks: Sequence[Attempt], used: int, retries: int) -> Next:
+    """The last of `lacks` used its budget up, as the comparison with `earlier` shows."""
+    last = lacks[-1]
+    killed = [attempt for attempt in lacks if attempt.judgement.verdict is not Verdict.IN_PROCESS_OOM]
+    if killed:
+        return _after_refusal(last, killed, used - 1, retries)
+    return Next(
+        gave_up=f"the program needs more than {format_size(earlier.budget_bytes)}: it keeps to its budget and"
+        f" ran out of it at a peak of {format_size(earlier.evidence.peak_bytes)}, and with"
+        f" {format_size(last.budget_bytes)} of {format_size(last.evidence.peak_bytes)}; give it a larger one"
+    )
 
 
 def _after_refusal(last: Attempt, lacks: Sequence[Attempt], used: int, retries: int) -> Next:
@@ -160,6 +178,28 @@ def _without_effect(lacks: Sequence[Attempt]) -> str | None:
     return None
 
 
+def _ran_out_of_budget(lacks: Sequence[Attempt]) -> Attempt | None:
+    """With which attempt the last one compares so that its budget itself must be what ran out; None: with none.
+
+    Whoever runs against something else (a kernel's limit, a full tmpfs, RLIMIT_AS) does so at the same peak.
+    """
+    last = lacks[-1]
+    if last.judgement.verdict is not Verdict.IN_PROCESS_OOM:
+        return None
+    with_more = (attempt for attempt in lacks if attempt.budget_bytes > last.budget_bytes)
+    return next((attempt for attempt in with_more if _peak_fell_along(attempt, last)), None)
+
+
+def _peak_fell_along(earlier: Attempt, later: Attempt) -> bool:
+    """By half of what the budget fell by, or more, and the later one did not live longer."""
+    one, other = earlier.evidence.peak_bytes, later.evidence.peak_bytes
+    if one is None or other is None:
+        return False
+    fell = one - other
+    followed = 2 * fell >= earlier.budget_bytes - later.budget_bytes and fell * 100 > one * SAME_PEAK_PERCENT
+    return followed and _lived_no_longer(earlier, later)
+
+
 def _suspicion(lacks: Sequence[Attempt]) -> str:
     """What is worth a look when several attempts died alike, yet with budgets too near for a proof."""
     first, last = lacks[0], lacks[-1]
@@ -177,4 +217,8 @@ def _died_alike(earlier: Attempt, later: Attempt) -> bool:
     if one is None or other is None:
         return False
     alike = abs(one - other) * 100 <= max(one, other) * SAME_PEAK_PERCENT
-    return alike and later.evidence.duration_s <= earlier.evidence.duration_s * _LATER_FACTOR + _LATER_S
+    return alike and _lived_no_longer(earlier, later)
+
+
+def _lived_no_longer(earlier: Attempt, later: Attempt) -> bool:
+    return later.evidence.duration_s <= earlier.evidence.duration_s * _LATER_FACTOR + _LATER_S

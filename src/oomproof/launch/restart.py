@@ -49,12 +49,10 @@ def wants_restart(policy: RestartPolicy, last: Attempt) -> bool:
 def pause_before_restart(policy: RestartPolicy, attempts: Sequence[Attempt]) -> float | None:
     """Seconds to wait after the last of `attempts`; None: a crash loop, no further start.
 
-    Attempts that ran out of memory are neither early deaths nor do they forgive any.
+    Attempts that ran out of memory, which are neither early deaths nor forgive any, are left out of them.
     """
     early = 0
     for attempt in reversed(attempts):
-        if attempt.judgement.calls_for_less:
-            continue
         if attempt.evidence.duration_s >= policy.healthy_s:
             break
         early += 1

@@ -158,3 +158,70 @@ def test_when_the_retries_are_used_up_by_deaths_that_are_alike_the_suspicion_is_
         "3 attempts ran out of memory, the last with 810 B; all died at a peak"
     )
     assert "perhaps the budget has no effect" in following.gave_up
+
+
+# -- programs that say themselves that memory ran out ---------------------------------------
+
+
+def gave_in(number: int, budget: int, peak: int | None, seconds: float = 60.0) -> Attempt:
+    evidence = Evidence(exit=Exit(code=3), peak_bytes=peak, duration_s=seconds)
+    return Attempt(number, budget, evidence, Judgement(Verdict.IN_PROCESS_OOM, Confidence.MEDIUM, ()))
+
+
+def test_a_program_that_runs_out_of_its_own_budget_twice_needs_more_than_the_larger_one() -> None:
+    following = follow(gave_in(1, 900, peak=950), gave_in(2, 810, peak=860, seconds=55.0))
+    assert following.budget_bytes is None
+    assert following.gave_up == (
+        "the program needs more than 900 B: it keeps to its budget and ran out of it at a peak of 950 B,"
+        " and with 810 B of 860 B; give it a larger one"
+    )
+
+
+AGAINST_SOMETHING_ELSE = {
+    "the first such death": (gave_in(1, 1000, peak=1000),),
+    "the peak stays where it was": (gave_in(1, 1000, peak=990), gave_in(2, 900, peak=985)),
+    "the peak hardly follows": (gave_in(1, 1000, peak=990), gave_in(2, 900, peak=950)),
+    "it lived longer": (gave_in(1, 1000, peak=1000, seconds=60), gave_in(2, 900, peak=900, seconds=90)),
+    "peaks are unknown": (gave_in(1, 1000, peak=None), gave_in(2, 900, peak=None)),
+    "the kernel killed it": (gave_in(1, 1000, peak=1000), died(2, 900, peak=900)),
+}
+
+
+@pytest.mark.parametrize("attempts", AGAINST_SOMETHING_ELSE.values(), ids=AGAINST_SOMETHING_ELSE.keys())
+def test_a_program_that_may_have_run_against_something_else_gets_less(attempts: tuple[Attempt, ...]) -> None:
+    assert follow(*attempts).budget_bytes == attempts[-1].budget_bytes * 9 // 10
+
+
+def test_killed_with_more_and_out_of_its_own_budget_with_less_leaves_the_gap_in_between() -> None:
+    """A heap that leaves no room for what is beside it, and one that is too small for its objects."""
+    killed, out = died(1, 1000, peak=1000), gave_in(2, 800, peak=890)
+    following = follow(killed, out)
+    assert following == Next(900, notice=following.notice)
+    assert following.notice is not None
+    assert following.notice.startswith("the program needs more than 800 B")
+    raised = Attempt(2, 800, *_parts(out), next_budget_bytes=900)
+    assert follow(killed, raised, gave_in(3, 900, peak=940), retries=3).budget_bytes == 950
+    assert follow(killed, raised, died(3, 900), retries=3).budget_bytes == 810
+    last = follow(killed, raised, gave_in(3, 900, peak=940), retries=2)
+    assert last.gave_up is not None
+    assert last.gave_up.endswith("and no retry is left")
+
+
+def test_kills_that_were_accepted_are_early_deaths_as_others() -> None:
+    accepted = [
+        Attempt(
+            number,
+            1000,
+            Evidence(exit=Exit(0), duration_s=0.1),
+            Judgement(Verdict.OOM_KILL, Confidence.CERTAIN, ()),
+        )
+        for number in range(1, 6)
+    ]
+    following = decide(
+        accepted,
+        next_budget=lambda _number, _budget: None,
+        retries=3,
+        ok_with_kills=True,
+        restart=RestartPolicy(RestartMode.ALWAYS),
+    )
+    assert following == Next(gave_up="5 early deaths in a row are a crash loop")
