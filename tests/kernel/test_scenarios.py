@@ -125,7 +125,9 @@ def test_sigbus_on_a_full_tmpfs_is_a_lack_of_memory_where_that_was_asked_for(
     )
 
 
-@pytest.mark.parametrize("program", ["kill -ABRT $$", "(kill -ABRT $BASHPID); exit $?"], ids=["itself", "its child"])
+@pytest.mark.parametrize(
+    "program", ["kill -ABRT $$", "(kill -ABRT $BASHPID); exit $?"], ids=["itself", "its child"]
+)
 def test_a_program_that_aborts_when_memory_ran_out_is_known_by_the_status_of_a_shell(
     launcher_of: LauncherOf, program: str
 ) -> None:

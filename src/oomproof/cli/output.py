@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TextIO
 
 _GAP = 2
+_PATIENCE_MS = 1000
 _NARROWEST = 16
 """Columns between two cells, and what an elastic column keeps at least."""
 _MATTERS = ("warning: ", "error: ", "giving up: ", "failed: ")
@@ -75,8 +78,9 @@ def _shorten(cell: str, width: int) -> str:
 
 
 def say(message: str) -> None:
-    """One line on stderr. A stderr that is closed or full costs the line, never the program."""
-    if sys.stderr is None:
+    """One line on stderr. A stderr that is closed or full costs the line, never the program: nor does a
+    reader that sleeps hold up a supervisor that has signals to pass on."""
+    if sys.stderr is None or not _has_room(sys.stderr):
         return
     try:
         print(f"oomproof: {_one_line(message)}", file=sys.stderr, flush=True)
@@ -84,6 +88,17 @@ def say(message: str) -> None:
         # There is nowhere left to say it. The descriptor is the program's, too, and stays as it is; the
         # interpreter must not try again at its end and replace our exit code.
         sys.stderr = None
+
+
+def _has_room(stream: TextIO) -> bool:
+    """Whether a line can be written without waiting for a reader, at the latest in a second."""
+    try:
+        fd = stream.fileno()
+    except OSError:
+        return True  # no descriptor: a test reads it
+    poller = select.poll()
+    poller.register(fd, select.POLLOUT)
+    return bool(poller.poll(_PATIENCE_MS))
 
 
 def say_if_it_matters(message: str) -> None:

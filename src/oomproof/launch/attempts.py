@@ -20,7 +20,7 @@ from oomproof.launch import process_control
 from oomproof.launch.attempt_leaf import AttemptLeaves
 from oomproof.launch.benchmark import End, end_of
 from oomproof.launch.beside import Beside
-from oomproof.launch.deciding import Next, decide, is_lack
+from oomproof.launch.deciding import Next, decide, is_lack, still_needed
 from oomproof.launch.events import EventWriter
 from oomproof.launch.guardian import Guardian
 from oomproof.launch.leftovers import wait_for_memory
@@ -81,6 +81,7 @@ class RunResult:
     exit_status: int
     """For our own exit: that of the last attempt, 128 + signal, or `RunPolicy.oom_exit_status`."""
     attempts: tuple[Attempt, ...]
+    """Of a service that was restarted many times, the latest alone and one of each kind."""
     gave_up: str | None = None
     """Why nothing more was tried after a lack of memory, in one sentence."""
     failure: str | None = None
@@ -155,7 +156,7 @@ class _Start(NamedTuple):
 
 @dataclass(slots=True)
 class _Run:
-    """What stays the same over all attempts of a run, and the attempts that ended."""
+    """What stays the same over all attempts of a run, and the attempts that ended, see `still_needed`."""
 
     command: Sequence[str]
     next_budget: Callable[[int, int], int | None]
@@ -186,16 +187,20 @@ class _Run:
         if gave_up is not None:
             self.say(f"giving up: {gave_up}")
             self.events.emit(
-                "gave_up", attempts=len(self.attempts), verdict=last.judgement.verdict.value, reason=gave_up
+                "gave_up", attempts=self._count, verdict=last.judgement.verdict.value, reason=gave_up
             )
         end = self._end(last)
         if end.failure is not None:
             self.say(f"failed: {end.failure}")
         return self._finished(end.status, gave_up, failure=end.failure)
 
+    @property
+    def _count(self) -> int:
+        return self.attempts[-1].number if self.attempts else 0
+
     def _attempt(self, budget_bytes: int, signals: Signals) -> Attempt:
         """One attempt from leaf to record."""
-        number = len(self.attempts) + 1
+        number = self._count + 1
         start = self._prepared(number, budget_bytes)
         with contextlib.ExitStack() as stack:
             leaf, guardian = self._enter_leaf(stack)
@@ -209,7 +214,7 @@ class _Run:
         attempt = replace(
             attempt, next_budget_bytes=self.following.budget_bytes, pause_s=self.following.pause_s
         )
-        self.attempts.append(attempt)
+        self.attempts = still_needed([*self.attempts, attempt], self.policy.restart)
         if self.recorder is not None:
             self.recorder.attempt_ended(attempt_id, outcome(attempt), goes_on=self._goes_on_at_once(attempt))
         self.events.emit("attempt_ended", **event_fields(attempt))
@@ -361,7 +366,7 @@ class _Run:
         self.events.emit(
             "finished",
             exit_status=exit_status,
-            attempts=len(self.attempts),
+            attempts=self._count,
             verdict=(last.judgement.verdict if last else without_attempts).value,
             budget_bytes=last.budget_bytes if last else None,
             failure=failure,

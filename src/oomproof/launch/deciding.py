@@ -80,6 +80,23 @@ def decide(
     return Next()
 
 
+def still_needed(attempts: Sequence[Attempt], restart: RestartPolicy) -> list[Attempt]:
+    """Without those that no decision can need any more: a service may be started again for years.
+
+    Of the ends that were followed by the same budget the latest may be early deaths in a row, and one of
+    each kind tells what is no lower bound.
+    """
+    latest = [attempt.number for attempt in attempts if _was_repeated(attempt)][-restart.early_deaths :]
+    kept, kinds = [], set()
+    for attempt in reversed(attempts):
+        kind = attempt.budget_bytes, attempt.evidence.exit
+        if _was_repeated(attempt) and kind in kinds and attempt.number not in latest:
+            continue
+        kinds.add(kind)
+        kept.append(attempt)
+    return kept[::-1]
+
+
 def _after_lack(
     attempts: Sequence[Attempt],
     lacks: Sequence[Attempt],
@@ -145,6 +162,10 @@ def _was_raised(attempt: Attempt) -> bool:
     return attempt.next_budget_bytes is not None and attempt.next_budget_bytes > attempt.budget_bytes
 
 
+def _was_repeated(attempt: Attempt) -> bool:
+    return attempt.next_budget_bytes == attempt.budget_bytes
+
+
 def _is_lower_bound(last: Attempt, before: Sequence[Attempt], lacks: Sequence[Attempt]) -> bool:
     """Whether `last` failed for want of budget, as far as can be told from outside."""
     exit_ = last.evidence.exit
@@ -179,7 +200,7 @@ def _without_effect(lacks: Sequence[Attempt]) -> str | None:
 
 
 def _ran_out_of_budget(lacks: Sequence[Attempt]) -> Attempt | None:
-    """With which attempt the last one compares so that its budget itself must be what ran out; None: with none.
+    """The attempt beside which it shows that the budget itself ran out in the last one; None: none does.
 
     Whoever runs against something else (a kernel's limit, a full tmpfs, RLIMIT_AS) does so at the same peak.
     """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _socket as socket  # what `socket` wraps: the wrapper alone costs a supervisor 0.2 MiB
 import errno
+import functools
 import os
 import select
 import signal
@@ -85,8 +86,10 @@ def check_for(target: Target, spawn_helper: SpawnHelper, outer_socket: str | Non
     return ConnectCheck(addresses, request.encode())
 
 
+@functools.cache
 def resolve(target: Target) -> list[Address]:
-    """Of a socket that can be connected to. Raises OomproofError when its host's name has no address."""
+    """Of a socket that can be connected to: once a run, so that a resolver that fails later or hangs holds up
+    no further start. Raises OomproofError when its host's name has no address."""
     if target.kind is Kind.UNIX:
         return [(socket.AF_UNIX, target.path)]
     if target.host == "localhost":  # also where nobody wrote it into /etc/hosts
@@ -187,7 +190,7 @@ class ConnectCheck:
             self._close()
 
     def _talks_to_itself(self) -> bool:
-        """The kernel may give us as our own port the one that we ask at: where nobody listens, that connects."""
+        """The kernel may give us the port that we ask at for our own: where nobody listens, that connects."""
         if self._socket is None or self._socket.family == socket.AF_UNIX:
             return False
         return bool(self._socket.getsockname() == self._socket.getpeername())

@@ -1,5 +1,6 @@
 """What a user gets who asks for something that makes no sense: one line, and the documented exit code."""
 
+import contextlib
 import json
 import os
 import re
@@ -246,12 +247,26 @@ def test_a_stderr_that_takes_nothing_costs_lines_and_not_the_program(full: Path,
     assert (done.returncode, done.stdout) == (3, b"started\n")
 
 
+def test_a_reader_of_stderr_that_sleeps_does_not_hold_up_the_run() -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 4096)
+    os.set_blocking(writer, True)
+    done = subprocess.run(RUN_ECHO, stdout=subprocess.PIPE, stderr=writer, check=False, timeout=100)
+    os.close(reader)
+    os.close(writer)
+    assert (done.returncode, done.stdout) == (3, b"started\n")
+
+
 @pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_stay_closed_and_are_mistaken_for_none_of_ours(closed: str, tmp_path: Path) -> None:
     """The two bytes, read as signals, would be SIGTERM and no signal at all."""
     look = "for n in 0 1 2; do [ ! -e /proc/$$/fd/$n ] || found=$found$n; done"
     program = f"{look}; echo $found > {tmp_path}/open; printf '\\017A' >&2; exit 5"
-    run = [*OOMPROOF, "run", "--no-leaf", "--history", "none", "--oom-pattern", "x", "--", "sh", "-c", program]
+    settings = ["--no-leaf", "--history", "none", "--oom-pattern", "x"]
+    run = [*OOMPROOF, "run", *settings, "--", "sh", "-c", program]
     done = subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", *run], capture_output=True, check=False)
     assert done.returncode == 5
     left_open = ("" if "<&-" in closed else "0") + ("" if " >&-" in closed else "1") + "2"

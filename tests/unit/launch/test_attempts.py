@@ -378,7 +378,19 @@ def test_restarts_do_not_use_up_the_retries_of_a_lack_of_memory(detector: Detect
 def test_always_starts_again_after_success_until_stopped(detector: Detector) -> None:
     always = replace(SOON, mode=RestartMode.ALWAYS, healthy_s=0.5)
     detector.policy = replace(detector.policy, restart=always)
-    assert len(detector.run(SUCCESS, SUCCESS, SUCCESS, SUCCESS, STOPPED).attempts) == 5
+    detector.run(SUCCESS, SUCCESS, SUCCESS, SUCCESS, STOPPED)
+    assert len(detector.seen) == 5
+
+
+def test_a_service_that_is_restarted_for_years_is_counted_and_not_remembered(detector: Detector) -> None:
+    always = replace(SOON, mode=RestartMode.ALWAYS, healthy_s=0.5)
+    detector.policy = replace(detector.policy, restart=always)
+    result = detector.run(*[SUCCESS, FAILURE] * 100, STOPPED)
+    assert len(result.attempts) <= always.early_deaths + 3
+    assert [attempt.number for attempt in result.attempts][-4:] == [198, 199, 200, 201]
+    assert detector.log.count("spawn") == 201
+    last = json.loads((detector.scratch / "events").read_text().splitlines()[-1])
+    assert (last["event"], last["attempts"]) == ("finished", 201)
 
 
 def test_a_stop_ends_the_pause_before_a_restart(detector: Detector) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oomproof.launch.deciding import Next, decide
+from oomproof.launch.deciding import Next, decide, still_needed
 from oomproof.launch.model import Attempt, Confidence, Evidence, Exit, Judgement, Verdict
 from oomproof.launch.restart import RestartMode, RestartPolicy
 
@@ -225,3 +225,31 @@ def test_kills_that_were_accepted_are_early_deaths_as_others() -> None:
         restart=RestartPolicy(RestartMode.ALWAYS),
     )
     assert following == Next(gave_up="5 early deaths in a row are a crash loop")
+
+
+ENDS = st.sampled_from(["lack", "early", "late", "well", "refusal"])
+
+
+@given(st.lists(ENDS, max_size=40))
+def test_what_is_forgotten_of_a_long_run_changes_no_decision(ends: list[str]) -> None:
+    restart = RestartPolicy(RestartMode.ALWAYS)
+    everything: list[Attempt] = []
+    kept: list[Attempt] = []
+    budget = LIMIT
+    for number, end in enumerate(ends, start=1):
+        attempt = {
+            "lack": died(number, budget),
+            "early": ended(number, budget, Exit(1)),
+            "late": ended(number, budget, Exit(1), seconds=99.0),
+            "well": ended(number, budget, Exit(0), seconds=99.0),
+            "refusal": ended(number, budget, Exit(3)),
+        }[end]
+        following = follow(*everything, attempt, restart=restart)
+        assert follow(*kept, attempt, restart=restart) == following
+        if following.budget_bytes is None:
+            break
+        attempt = Attempt(number, budget, *_parts(attempt), next_budget_bytes=following.budget_bytes)
+        everything.append(attempt)
+        kept = still_needed([*kept, attempt], restart)
+        assert kept[-1] == attempt
+        budget = following.budget_bytes

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oomproof.errors import OomproofError
+from oomproof.launch import ready_checks
 from oomproof.launch.model import SpawnFailure, SpawnStep
 from oomproof.launch.readiness import Kind, Target, parse_target
 from oomproof.launch.ready_checks import Check, check_for, resolve
@@ -214,6 +215,13 @@ def test_a_socket_for_datagrams_has_a_living_owner(unix_path: Path) -> None:
 def test_a_name_without_address_is_said_before_anything_starts() -> None:
     with pytest.raises(OomproofError, match=r"'no\.such\.host\.invalid' cannot be resolved"):
         resolve(parse_target("tcp://no.such.host.invalid:80"))
+
+
+def test_a_name_is_resolved_once_and_not_before_each_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = parse_target("tcp://127.0.0.1:81")
+    addresses = resolve(target)
+    monkeypatch.setattr(ready_checks, "socket", None)
+    assert resolve(target) == addresses
 
 
 def test_no_process_for_a_question_is_a_no() -> None:
