@@ -32,6 +32,7 @@ class Dispatcher:
     def wait(self, request: ThreadRequest, timeout: float | None) -> int:
         """Stand in line until decided or the deadline; the request's state."""
         self._refuse_an_evictor()
+        _asker = request.asked()
         try:
             ends = deadline(timeout)
             self.ledger.enqueue(request)

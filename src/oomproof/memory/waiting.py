@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import weakref
 from typing import TYPE_CHECKING
 
 from oomproof.memory.records import Holding, Request
@@ -16,20 +17,37 @@ if TYPE_CHECKING:
     import asyncio
 
 
+class _Asker:
+    """Lives as long as the call that waits."""
+
+    __slots__ = ("__weakref__",)
+
+
 class ThreadRequest(Request):
     """Asked by a thread, which sleeps."""
 
-    __slots__ = ("_wakes",)
+    __slots__ = ("_asker", "_wakes")
 
     def __init__(self, holding: Holding, size: int, *, growth: bool = False) -> None:
         super().__init__(holding, size, growth=growth)
         # The one thing of the standard library that may be put to by a finaliser that interrupts the putting.
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._asker: weakref.ref[_Asker] | None = None
+
+    def asked(self) -> object:
+        """To be kept by the one who waits for as long as it waits, and by nobody else."""
+        asker = _Asker()
+        self._asker = weakref.ref(asker)
+        return asker
 
     def wake(self) -> bool:
-        """Make the thread look at `state`."""
+        """Make the thread look at `state`; False when it waits no more."""
         self._wakes.put(None)
-        return True
+        return not self.is_abandoned()
+
+    def is_abandoned(self) -> bool:
+        """Whether the thread has left without a word: struck by a second interrupt while it went."""
+        return self._asker is not None and self._asker() is None
 
     def park(self, seconds: float | None) -> None:
         """Sleep until woken, at most so long (None: for ever); may return early."""

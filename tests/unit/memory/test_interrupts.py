@@ -18,6 +18,8 @@ import pytest
 
 from oomproof.errors import BudgetError
 from oomproof.memory import MemoryBudget, Reservation
+from oomproof.memory.dispatch import Dispatcher
+from oomproof.memory.waiting import ThreadRequest
 from unit.memory.helpers import Threads, assert_at_rest, wait_for
 
 # pytest-timeout's other method uses the same timer.
@@ -260,3 +262,26 @@ def test_who_is_inside_an_evictor_may_not_wait(budget: MemoryBudget) -> None:
     budget.add_evictable(Foolish())
     with budget.reserve(60, owner="holder"), pytest.raises(TimeoutError):
         budget.reserve(50, owner="asks", timeout=0.05)
+
+
+def test_one_who_is_struck_again_while_it_leaves_holds_nobody_up(
+    budget: MemoryBudget, threads: Threads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first interrupt falls into its sleep, the second into the clean-up: it stays in line."""
+
+    def strike(*_: object) -> None:
+        raise Struck
+
+    holder = budget.reserve(100, owner="holder")
+    with monkeypatch.context() as patched:
+        patched.setattr(ThreadRequest, "park", strike)
+        patched.setattr(Dispatcher, "abandon", strike)
+        with contextlib.suppress(Struck):
+            budget.reserve(60, owner="struck twice")
+    assert budget.statistics().waiting == 1
+    behind = threads.start(lambda: budget.reserve(70, owner="behind", timeout=30).release())
+    wait_for(lambda: "behind" in budget.statistics().owners)
+    holder.release()
+    threads.join()
+    assert behind == [None]
+    assert_at_rest(budget)
