@@ -128,12 +128,17 @@ def _parents() -> dict[int, int]:
 
 
 def children() -> set[int]:
-    """The direct children of this process, zombies included."""
+    """The direct children of this process, zombies included, whichever of its threads started them."""
     pid = os.getpid()
     try:
-        return {int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
-    except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
+        return {int(word) for task in _tasks(pid) for word in task.read_text().split()}
+    except (FileNotFoundError, ProcessLookupError):  # no CONFIG_PROC_CHILDREN, or a thread that ended meanwhile
         return {child for child, parent in _parents().items() if parent == pid}
+
+
+def _tasks(pid: int) -> list[Path]:
+    """The kernel lists children by the thread that started them."""
+    return [Path(f"/proc/{pid}/task/{thread}/children") for thread in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208
 
 
 def kill_descendants(spare: frozenset[int], timeout_s: float) -> list[int]:

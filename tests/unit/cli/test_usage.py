@@ -3,10 +3,12 @@
 import contextlib
 import json
 import os
+import queue
 import re
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -177,6 +179,28 @@ def test_a_benchmark_says_why_it_failed(
 ) -> None:
     main(["bench", *QUIETLY, "--budget", "64MiB", "--", *command])
     assert capsys.readouterr().err.splitlines()[-1] == f"oomproof: {words}"
+
+
+def test_a_run_spares_what_other_threads_of_its_process_had_started() -> None:
+    """The kernel lists the children of each thread apart; a caller's own helpers are none of the attempt's."""
+    started: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
+    over = threading.Event()
+
+    def start_and_stay() -> None:
+        started.put(subprocess.Popen(["sleep", "600"]))
+        over.wait()
+
+    thread = threading.Thread(target=start_and_stay)
+    thread.start()
+    helper = started.get()
+    try:
+        assert main(["run", *QUIETLY, "--", "true"]) == 0
+        assert helper.poll() is None
+    finally:
+        helper.kill()
+        helper.wait()
+        over.set()
+        thread.join()
 
 
 @pytest.mark.parametrize("verb", ["run", "bench", "entrypoint"])
