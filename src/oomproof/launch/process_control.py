@@ -132,13 +132,14 @@ def children() -> set[int]:
     pid = os.getpid()
     try:
         return {int(word) for task in _tasks(pid) for word in task.read_text().split()}
-    except (FileNotFoundError, ProcessLookupError):  # no CONFIG_PROC_CHILDREN, or a thread that ended meanwhile
+    except (FileNotFoundError, ProcessLookupError):  # no CONFIG_PROC_CHILDREN; a thread that ended
         return {child for child, parent in _parents().items() if parent == pid}
 
 
 def _tasks(pid: int) -> list[Path]:
     """The kernel lists children by the thread that started them."""
-    return [Path(f"/proc/{pid}/task/{thread}/children") for thread in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208
+    threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208  names wanted
+    return [Path(f"/proc/{pid}/task/{thread}/children") for thread in threads]
 
 
 def kill_descendants(spare: frozenset[int], timeout_s: float) -> list[int]:

@@ -194,7 +194,7 @@ def test_a_run_spares_what_other_threads_of_its_process_had_started() -> None:
     thread.start()
     helper = started.get()
     try:
-        assert main(["run", *QUIETLY, "--", "true"]) == 0
+        assert main(["run", *QUIETLY, "--", "sh", "-c", "sleep 600 & exit 0"]) == 0
         assert helper.poll() is None
     finally:
         helper.kill()
