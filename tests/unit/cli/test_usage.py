@@ -182,7 +182,7 @@ def test_a_benchmark_says_why_it_failed(
 
 
 def test_a_run_spares_what_other_threads_of_its_process_had_started() -> None:
-    """The kernel lists the children of each thread apart; a caller's own helpers are none of the attempt's."""
+    """The kernel lists each thread's children apart; a caller's helpers are none of the attempt's."""
     started: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
     over = threading.Event()
 
