@@ -2,6 +2,9 @@
 
 The model knows every buffer and where it is; after each step the ledger must be exactly what it adds up.
 Waiting is part of it: tasks of an event loop that take and reserve, served first come, first served.
+
+Which buffers there are depends on what other threads have evicted by then, so a rule draws a position, and does
+nothing where nothing is: what Hypothesis draws must not depend on time.
 """
 
 from __future__ import annotations
@@ -10,29 +13,25 @@ import asyncio
 import gc
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import TypeVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    Bundle,
-    RuleBasedStateMachine,
-    consumes,
-    invariant,
-    multiple,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from oomproof.errors import BudgetExceeded
 from oomproof.memory import MemoryBudget, PinnedBuffer, PinnedPool, Reservation
 from oomproof.memory.sizes import size_class
 from oomproof.units import KIB
 
+T = TypeVar("T")
+
 TOTAL = 1024 * KIB
 SIZES = st.one_of(st.integers(1, 64 * KIB), st.integers(1, TOTAL + KIB))
 OWNERS = st.sampled_from(["srs", "ntt", "msm"])
+POSITIONS = st.integers(0, 11)
 
 
 @dataclass(eq=False)
@@ -72,12 +71,13 @@ class Cache:
         return size
 
 
+def at(position: int, things: Collection[T]) -> list[T]:
+    """The one at `position`, counted round and round; none of nothing."""
+    return [list(things)[position % len(things)]] if things else []
+
+
 class PoolMachine(RuleBasedStateMachine):
     """See the module."""
-
-    buffers = Bundle("buffers")
-    views = Bundle("views")
-    reservations = Bundle("reservations")
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,20 +97,18 @@ class PoolMachine(RuleBasedStateMachine):
 
     # -- what consumers do
 
-    @rule(target=buffers, size=SIZES, owner=OWNERS)
-    def take(self, size: int, owner: str) -> object:
+    @rule(size=SIZES, owner=OWNERS)
+    def take(self, size: int, owner: str) -> None:
         try:
             buffer = self.pool.try_take(size, owner=owner)
         except BudgetExceeded:
             assert -(-size // 4096) * 4096 > self.total
-            return multiple()
-        if buffer is None:
-            return multiple()
-        adopted = self.adopt(buffer, size)
-        assert not self.budget.waiting, "nobody passes those who wait"
-        return adopted
+            return
+        if buffer is not None:
+            self.adopt(buffer, size)
+            assert not self.budget.waiting, "nobody passes those who wait"
 
-    def adopt(self, buffer: PinnedBuffer, size: int) -> PinnedBuffer:
+    def adopt(self, buffer: PinnedBuffer, size: int) -> None:
         assert buffer.size_bytes == size
         assert size <= buffer.capacity_bytes <= max(size_class(size), size + size // 4)
         mark = next(self.numbers).to_bytes(4, "little")
@@ -120,49 +118,53 @@ class PoolMachine(RuleBasedStateMachine):
         view[size - 1] = mark[0]
         self.in_use[buffer] = mark[:length] if size > 4 else bytes(view[:length])
         self.capacity[buffer] = buffer.capacity_bytes
-        return buffer
 
-    @rule(buffer=consumes(buffers))
-    def release(self, buffer: PinnedBuffer) -> None:
-        del self.in_use[buffer], self.capacity[buffer]
-        buffer.release()
+    @rule(position=POSITIONS)
+    def release(self, position: int) -> None:
+        for buffer in at(position, self.in_use):
+            del self.in_use[buffer], self.capacity[buffer]
+            buffer.release()
 
-    @rule(target=views, buffer=consumes(buffers))
-    def release_but_keep_a_slice(self, buffer: PinnedBuffer) -> int:
+    @rule(position=POSITIONS)
+    def release_but_keep_a_slice(self, position: int) -> None:
+        for buffer in at(position, self.in_use):
+            self.release_all_but_a_slice(buffer)
+
+    def release_all_but_a_slice(self, buffer: PinnedBuffer) -> None:
         part = buffer.view()[: min(buffer.size_bytes, 4)]
         number = next(self.numbers)
         self.lingering[number] = part, self.capacity.pop(buffer), self.in_use.pop(buffer)
         buffer.release()
-        return number
 
-    @rule(number=consumes(views))
-    def drop_the_slice(self, number: int) -> None:
-        self.lingering.pop(number)[0].release()
+    @rule(position=POSITIONS)
+    def drop_the_slice(self, position: int) -> None:
+        for number in at(position, self.lingering):
+            self.lingering.pop(number)[0].release()
 
-    @rule(buffer=consumes(buffers))
-    def lose(self, buffer: PinnedBuffer) -> None:
-        del self.in_use[buffer], self.capacity[buffer]
-        # Hypothesis' own references keep it: what the finaliser would do is done here.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
-            buffer.__del__()
+    @rule(position=POSITIONS)
+    def lose(self, position: int) -> None:
+        for buffer in at(position, self.in_use):
+            del self.in_use[buffer], self.capacity[buffer]
+            # The rule itself still refers to it: what the finaliser would do is done here.
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ResourceWarning)
+                buffer.__del__()
 
-    @rule(target=reservations, size=SIZES, owner=OWNERS)
-    def reserve(self, size: int, owner: str) -> object:
+    @rule(size=SIZES, owner=OWNERS)
+    def reserve(self, size: int, owner: str) -> None:
         try:
             reservation = self.budget.try_reserve(size, owner=owner)
         except BudgetExceeded:
-            return multiple()
-        if reservation is None:
-            return multiple()
-        self.reserved[reservation] = size
-        assert not self.budget.waiting, "nobody passes those who wait"
-        return reservation
+            return
+        if reservation is not None:
+            self.reserved[reservation] = size
+            assert not self.budget.waiting, "nobody passes those who wait"
 
-    @rule(reservation=consumes(reservations))
-    def end_reservation(self, reservation: Reservation) -> None:
-        del self.reserved[reservation]
-        reservation.release()
+    @rule(position=POSITIONS)
+    def end_reservation(self, position: int) -> None:
+        for reservation in at(position, self.reserved):
+            del self.reserved[reservation]
+            reservation.release()
 
     @rule(size=st.integers(1, TOTAL))
     def trim(self, size: int) -> None:
@@ -182,9 +184,11 @@ class PoolMachine(RuleBasedStateMachine):
 
     # -- those who wait
 
-    @precondition(lambda self: len(self.line) < 4)
     @rule(size=st.integers(1, TOTAL // 2), owner=OWNERS, pinned=st.booleans())
     def wait_in_line(self, size: int, owner: str, pinned: bool) -> None:
+        if len(self.line) >= 4:
+            return
+
         async def start() -> None:
             ask = self.pool.take_async if pinned else self.budget.reserve_async
             task = asyncio.ensure_future(ask(size, owner=owner))
@@ -193,10 +197,13 @@ class PoolMachine(RuleBasedStateMachine):
 
         self.loop.run_until_complete(start())
 
-    @precondition(lambda self: self.line)
-    @rule(position=st.integers(0, 3))
+    @rule(position=POSITIONS)
     def give_up(self, position: int) -> None:
-        waiter = self.line.pop(position % len(self.line))
+        for waiter in at(position, self.line):
+            self.line.remove(waiter)
+            self.cancel(waiter)
+
+    def cancel(self, waiter: Task) -> None:
         waiter.task.cancel()
         self.loop.run_until_complete(asyncio.wait([waiter.task]))
         if not waiter.task.cancelled():  # it was served meanwhile
@@ -217,7 +224,6 @@ class PoolMachine(RuleBasedStateMachine):
         pool = self.pool.statistics()
         return self.budget.used_bytes - pool.in_use_bytes - pool.idle_bytes - known
 
-    @precondition(lambda self: self.line)
     @rule()
     def serve(self) -> None:
         """Whoever can be served is: the first in line and those after it, in this order."""
