@@ -3,8 +3,8 @@
 The model knows every buffer and where it is; after each step the ledger must be exactly what it adds up.
 Waiting is part of it: tasks of an event loop that take and reserve, served first come, first served.
 
-Which buffers there are depends on what other threads have evicted by then, so a rule draws a position, and does
-nothing where nothing is: what Hypothesis draws must not depend on time.
+What Hypothesis draws must not depend on time, and which buffers there are does, since other threads evict.
+So a rule draws a position, and does nothing where there is nothing.
 """
 
 from __future__ import annotations
